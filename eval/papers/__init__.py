@@ -1,1 +1,1 @@
-"""Tables of papers, and of this project, run again by one command each: `python -m eval table NAME`."""
+"""Tables of papers and of this project, reproduced by one command each: `python -m eval table NAME`."""

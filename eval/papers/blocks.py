@@ -1,4 +1,4 @@
-"""The records of a table as it is printed: sets and rows downwards, kinds of attention beside each other."""
+"""The printed form of a table: a line for each set and row, with kinds of attention side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eval.report import Row, unique
 OUTSIDE = "not in this budget"
 NO_BUDGET = "no budget of this table has them"
 TIMES = ("ms-per-batch", "ms-per-image")
-WIDEST = 9  # columns of figures beside each other; a wider table goes on below
+WIDEST = 9  # most columns of figures side by side; a wider table continues below
 
 
 def heading(table: TableFile, budget_name: str, budget: Budget) -> str:
@@ -22,19 +22,19 @@ def heading(table: TableFile, budget_name: str, budget: Budget) -> str:
 
 
 def label_of(table: TableFile, axis: str, name: str) -> str:
-    """Return the label of a set, a row or a kind of attention, or its name without one."""
+    """Return the label of a set, a row or a kind of attention; its name where it has no label."""
     specs: Any = {"data": table.data, "row": table.rows}.get(axis, {})
     return (specs[name].label or name) if name in specs else name
 
 
 def data_label(table: TableFile, record: Row) -> str:
-    """Return the name of a set, and of the one that it stands for."""
+    """Return the label of a set, with that of the source's set that it stands for."""
     names = [label_of(table, "data", name) for name in (record["data"], record["stands for"])]
     return names[0] if names[0] == names[1] else f"{names[0]}, published: {names[1]}"
 
 
 def shown_lines(records: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return the set and row of each printed line: those of the budget, and others with a published figure."""
+    """Return the set and row of each printed line: those of the budget, and others with published figures."""
     shown = [r for r in records if r["state"] != NOT_RUN or r["why"] != OUTSIDE or r["published"]]
     return list(dict.fromkeys((r["data"], r["row"]) for r in shown))
 
@@ -45,7 +45,7 @@ def blocks(table: TableFile, records: Sequence[Row]) -> list[list[dict[str, Any]
     lines = shown_lines(records)
     attentions = unique(records, "attention")
     several = len({data for data, _ in lines}) > 1
-    parts: list[dict[str, list[str]]] = []  # columns by their heads, with a cell for each line
+    parts: list[dict[str, list[str]]] = []  # columns by their headings, with a cell for each line
     for column in table.columns:
         prefix = f"{column}: " if len(table.columns) > 1 else ""
         part: dict[str, list[str]] = {}
@@ -85,14 +85,14 @@ def blocks(table: TableFile, records: Sequence[Row]) -> list[list[dict[str, Any]
 
 
 def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: str, device: str) -> list[str]:
-    """Return the lines below a table: what differs, what intervals are, and what is missing with its command.
+    """Return the notes below a table: differences to the source, intervals, and missing cells with their command.
 
     Args:
-        table: as read.
-        budget_name: in the table.
-        records: of all cells.
-        command: that makes the table, without its budget.
-        device: on which the table was measured.
+        table: the table.
+        budget_name: name of the budget in the table.
+        records: records of all cells.
+        command: command that makes the table, without its budget.
+        device: name of the device on which the table was measured.
     """
     lines = [f"Source: {table.source}."] if table.source else []
     if any(record["published"] for record in records):
@@ -123,7 +123,7 @@ def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: s
 
 
 def note_on_tests(table: TableFile, records: Sequence[Row]) -> list[str]:
-    """Return a line on the tests of a table, with the rows that have a reference of their own."""
+    """Return a note on the tests of a table, with the rows that have another reference."""
     rows = [str(row) for row in unique((record for record in records if record["holm"] != ""), "row")]
     if not rows:
         return []
@@ -143,7 +143,7 @@ def note_on_tests(table: TableFile, records: Sequence[Row]) -> list[str]:
 
 
 def attention_note(table: TableFile) -> list[str]:
-    """Return a line with the fields that the kinds of attention have beside their name, which columns do not tell."""
+    """Return a note with the further fields of the kinds of attention, which column headings do not show."""
     kinds = {}
     for name, fields in table.attention.items():
         others = {k.removeprefix("model.vit."): value for k, value in fields.items() if k != "model.vit.attention"}
@@ -156,7 +156,7 @@ def attention_note(table: TableFile) -> list[str]:
 
 
 def missing_cells(table: TableFile, budget_name: str, records: Sequence[Row], command: str) -> list[str]:
-    """Return lines with the numbers of cells that are not run, printed or not, and the commands that fill them in."""
+    """Return notes with the numbers of cells that were not run, printed or not, and the commands for them."""
     lines = set(shown_lines(records))
     counts: Counter[tuple[str, str, bool]] = Counter()
     for record in records:
@@ -175,7 +175,7 @@ def missing_cells(table: TableFile, budget_name: str, records: Sequence[Row], co
 
 
 def command_for(table: TableFile, budget_name: str, record: Row, command: str) -> str:
-    """Return the one command that fills in a cell: of this budget, or of the first one that has its set and row."""
+    """Return the command for a missing cell, with this budget or the first that has its set and row."""
     if record["why"] != OUTSIDE:
         return f"{command} --budget {budget_name}"
     names = [name for name, budget in table.budgets.items() if budget.rows is None or record["row"] in budget.rows]

@@ -1,8 +1,8 @@
-"""Run a table of a paper again: train what is missing, measure what is new, and print it beside the published figures.
+"""Reproduce a table of a paper: train and measure what is missing, and print it beside the published figures.
 
-`python -m eval table --list` names all tables. NAME is one of them, or the YAML file of your own. The runs lie in
-OUT/NAME/BUDGET, and the table in OUT/NAME: BUDGET.csv, BUDGET.md, BUDGET.tex and BUDGET.png. The command can be stopped
-and started again: finished runs are skipped, begun ones resumed, and what was measured is kept.
+`python -m eval table --list` lists all tables. NAME is one of them, or a YAML file of your own. The runs are written to
+OUT/NAME/BUDGET, and the table to OUT/NAME: BUDGET.csv, BUDGET.md, BUDGET.tex and BUDGET.png. The command can be stopped
+and started again: finished runs are skipped, incomplete ones resumed, and measurements are kept.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from eval.plotting.options import FORMATS
     from eval.plotting.style import width_in_inches
 
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a table of --list, or a YAML file")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="name of a table in --list, or a YAML file")
     parser.add_argument("--budget", default="cpu", help="how much to train: cpu, gpu or full (default: %(default)s)")
-    parser.add_argument("--list", action="store_true", help="say what there is, what it needs and how long it takes")
+    parser.add_argument("--list", action="store_true", help="list all tables, the data they need, and their time")
     parser.add_argument("--no-train", action="store_true", help="train nothing; print from the runs that exist")
     parser.add_argument("--data", type=Path, metavar="DIR", help="a folder with the sets of images (default: data)")
     only = "a part: row=dense,banded data=mnist attention=linear"
     parser.add_argument("--only", nargs="+", default=[], metavar="AXIS=NAME,NAME", help=only)
     parser.add_argument("--jobs", type=positive_int, default=1, help="trainings at a time")
-    parser.add_argument("--threads", type=positive_int, help="of each; default: the cores shared out")
+    parser.add_argument("--threads", type=positive_int, help="threads of each; default: an equal share of the cores")
     images = "how many to test on, 0 for all (default: as the budget says)"
     parser.add_argument("--images", type=number_of_images, help=images)
     parser.add_argument("--split", choices=("test", "val"), default="test", help="choose models on val only")
-    parser.add_argument("--format", nargs="+", choices=FORMATS, default=["png"], help="of the figure")
-    parser.add_argument("--width", type=width_in_inches, help="of the figure: inches, one-column or two-column")
-    parser.add_argument("--title", help="of the figure")
+    parser.add_argument("--format", nargs="+", choices=FORMATS, default=["png"], help="formats of the figure")
+    parser.add_argument("--width", type=width_in_inches, help="width of the figure: inches, one-column or two-column")
+    parser.add_argument("--title", help="title of the figure")
     parser.add_argument("--intervals", choices=("brackets", "pm"), help="in LaTeX and Markdown (default: brackets)")
 
 
@@ -89,7 +89,7 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
 
 
 def check_images(table: TableFile, groups: Sequence[Group]) -> None:
-    """Raise a ValueError where nothing can be trained for want of images, and no column is measured without a run."""
+    """Raise a ValueError where all images are missing and no column can be measured without a run."""
     from eval.papers.measures import OF_CONFIG
     from eval.papers.plan import LACKING
 
@@ -100,7 +100,7 @@ def check_images(table: TableFile, groups: Sequence[Group]) -> None:
 
 
 def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argparse.Namespace) -> None:
-    """Train what is missing, unless that is not wanted."""
+    """Train the missing runs, unless `--no-train` is given."""
     from eval import result_cache
     from eval.papers.training import missing_runs, outdated_runs, train_missing
     from train.sweep import default_threads
@@ -109,7 +109,7 @@ def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argpar
         if outdated := outdated_runs(groups, runs):
             sys.stderr.write(f"Trained with other settings than the table has now: {', '.join(outdated)}\n")
         return
-    result_cache.versions(result_cache.OF_IMAGES)  # of what is imported now; files may change in hours of training
+    result_cache.versions(result_cache.OF_IMAGES)  # hash the imported code now: files may change during training
     if missing := missing_runs(groups):
         print(f"{table.title}: {count(missing)} to do, in {runs}", flush=True)
     threads = options.threads or default_threads(options.jobs)
@@ -121,7 +121,7 @@ def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argpar
 
 
 def count(trainings: int) -> str:
-    """Return a number of trainings in words."""
+    """Return a number of trainings as text."""
     return "1 training" if trainings == 1 else f"{trainings} trainings"
 
 

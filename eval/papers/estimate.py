@@ -1,4 +1,4 @@
-"""How long a training takes here: a few steps of it are timed, and multiplied by their number."""
+"""Estimate the time of a training on this machine from a few timed steps."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from performer_string import ViT, ViTConfig
 from performer_string.models.config import patch_and_image
 
 SIZES = {"mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000, "imagenette": 9_469, "imagenet": 1_281_167}
-ON_CPU = 8  # images of a timed step; more only take longer
-NUMBERS = 2_500_000  # tokens x width x layers of a timed step, beyond which it takes fewer images, for the memory
-SLOW = 2.0  # seconds of a first step after which no others are timed
+ON_CPU = 8  # images in a timed step; more would only take longer
+NUMBERS = 2_500_000  # most tokens x width x layers in a timed step; larger models take fewer images, to save memory
+SLOW = 2.0  # seconds of a first step above which no others are timed
 
 
 def training_images(group: Group) -> float:
-    """Return how many images a training goes through, as far as the recipe says."""
+    """Return the number of images that a training processes, as far as the recipe determines it."""
     settings = group.settings()
     source = str(settings.get("data.source", "arrow"))
     whole = SIZES.get(source) or group.images or files_below(Path(str(settings.get("data.root", "data"))) / "train")
@@ -33,7 +33,7 @@ def training_images(group: Group) -> float:
     images = round(images * float(settings.get("data.train_fraction") or 1))
     batch = int(settings.get("data.batch_size", 128))
     limit = settings.get("trainer.limit_train_batches")
-    if limit:  # a number of batches, or a share of them
+    if limit:  # number of batches, or share of them
         images = round(images * limit) if isinstance(limit, float) else min(images, limit * batch)
     steps = int(settings.get("trainer.max_steps") or -1) * int(settings.get("trainer.accumulate_grad_batches") or 1)
     epochs = int(settings.get("trainer.max_epochs") or -1)
@@ -42,12 +42,12 @@ def training_images(group: Group) -> float:
 
 
 def files_below(folder: Path) -> int:
-    """Return how many images the class folders of a folder hold."""
+    """Return the number of images in the class folders of a folder."""
     return sum(1 for _ in folder.glob("*/*")) if folder.is_dir() else 0
 
 
 def seconds_per_image(group: Group, device: torch.device) -> float:
-    """Return the seconds of a training step for each of its images, without the reading of images."""
+    """Return the time of a training step per image in seconds, without reading images."""
     from eval.speed.steps import step
 
     config = group.config()
@@ -57,36 +57,36 @@ def seconds_per_image(group: Group, device: torch.device) -> float:
     of_pixels = model.train_image_size if config.head == "dense" else ()
     targets = torch.randint(config.num_classes, (batch, *of_pixels), device=device)
     take_step = partial(step, model, torch.optim.AdamW(model.parameters()), images, targets)
-    first = own_seconds(take_step, device)  # with what is done once, which counts for little in a slow one
+    first = own_seconds(take_step, device)  # includes initialisation, which counts for little in a slow step
     if first > SLOW:
         return first / batch
     return statistics.median(own_seconds(take_step, device) for _ in range(3)) / batch
 
 
 def own_seconds(call: Call, device: torch.device) -> float:
-    """Return the seconds of a call; on a CPU at most its time of the processor, in which other work does not count."""
+    """Return the time of a call in seconds; on a CPU at most its processor time, which excludes other programs."""
     before = time.process_time()
     whole = seconds(call, device)
     return min(whole, time.process_time() - before) if device.type == "cpu" else whole
 
 
 def images_of_step(config: ViTConfig) -> int:
-    """Return how many images a step on a CPU is timed with: fewer of a large model, which would need much memory."""
+    """Return the number of images in a timed step on a CPU; it is smaller for large models, to save memory."""
     patch, image = patch_and_image(config.patch_size, config.image_size)
     tokens = math.prod(size // side for size, side in zip(image, patch, strict=True))
     return max(1, min(ON_CPU, NUMBERS // (tokens * int(config.width or 1) * int(config.depth or 1))))
 
 
 def estimates(groups: Sequence[Group], device: torch.device, timed: dict[str, float] | None = None) -> dict[str, float]:
-    """Return the seconds of one training of each group that has a run to train, by its model's name.
+    """Return the time in seconds of one training of each group with a run left to train, by its model's name.
 
-    A step takes random images: those of a set need not be there, if their number is known. Without it there is no
-    estimate. One row of each set and kind of attention is timed, and stands for the others.
+    Steps take random images, so that only the number of a set's images has to be known; without it there is no
+    estimate. For each set and kind of attention one row is timed, and its time is used for all rows.
 
     Args:
-        groups: of one table.
-        device: where to train.
-        timed: seconds for each image of the models timed so far; new ones are added. Tables have many models in common.
+        groups: groups of one table.
+        device: device of the training.
+        timed: seconds per image of models timed so far, to which new ones are added, since tables share many models.
     """
     timed = {} if timed is None else timed
     of_kind: dict[tuple[str, str], float] = {}
@@ -105,7 +105,7 @@ def estimates(groups: Sequence[Group], device: torch.device, timed: dict[str, fl
 
 
 def duration(total: float) -> str:
-    """Return a time in words: `40 s`, `12 min`, `3.5 h`, `2.1 days`, `40 years`."""
+    """Return a time as text: `40 s`, `12 min`, `3.5 h`, `2.1 days`, `40 years`."""
     for unit, length in (("years", 31_557_600.0), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if total >= length * (2 if unit in ("years", "days") else 1):
             number = total / length

@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 DEFAULT = "dots"
 PUBLISHED = "published"
-CLOSEST_TICKS = 0.05  # share of an axis between two ticks, for their labels to be apart
-OVER = {"column": ("data", "row"), "row": ("data", "data"), "data": ("attention", "row")}  # panels and lines over each
+CLOSEST_TICKS = 0.05  # least share of an axis between two ticks, so that labels do not overlap
+OVER = {"column": ("data", "row"), "row": ("data", "data"), "data": ("attention", "row")}  # panels and lines of each
 
 
 def draw_table(table: TableFile, records: Sequence[Row], curves: Sequence[Row]) -> Figure | None:
-    """Return the figure, of dots where the table does not say which; None where there is nothing to draw.
+    """Return the figure, of dots unless the table names another kind; None where there is nothing to draw.
 
     Args:
-        table: with `figure`.
-        records: of all cells.
-        curves: `data`, `row`, `attention`, `seed`, `epoch` and `accuracy` (%) of each validation.
+        table: the table, with the options of its figure.
+        records: records of all cells.
+        curves: rows with `data`, `row`, `attention`, `seed`, `epoch` and `accuracy` in %, one for each validation.
     """
     options = {name: value for name, value in table.figure.items() if name != "kind"}
     kind = table.figure.get("kind", DEFAULT)
@@ -56,19 +56,19 @@ def number(text: Any) -> float | None:
 
 
 def is_measured(record: Row) -> bool:
-    """Return whether a record has a figure of ours."""
+    """Return whether a record has a measured value."""
     return bool(record["state"] == MEASURED and record["value"] != "")
 
 
 def drawn(records: Sequence[Row]) -> list[Row]:
-    """Return the records with a figure of ours or of the source, of the sets that have any of ours, if some do."""
+    """Return the records with a measured or published value, in sets with measured values if there are any."""
     shown = [r for r in records if is_measured(r) or number(r["published"]) is not None]
     ours = {r["data"] for r in shown if is_measured(r)}
     return [r for r in shown if r["data"] in ours] if ours else shown
 
 
 def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logarithmic: bool = False) -> Figure | None:
-    """Draw a column, by default the first one that has figures, as dots: a line for each row, a panel for each set."""
+    """Draw a column (by default the first with values) as dots: a line for each row, and a panel for each set."""
     column = column or next((name for name in table.columns if drawn(select(records, column=name))), "")
     shown = drawn(select(records, column=column))
     sets = unique(shown, "data")
@@ -84,13 +84,13 @@ def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logari
             for record in select(shown, data=data, attention=attention):
                 intervals = intervals or record["low"] != ""
                 place = len(rows) - 1 - rows.index(record["row"]) + 0.14 * (i - (len(styles) - 1) / 2)
-                theirs = data, record["row"], number(record["published"])  # of several kinds of attention, once
+                theirs = data, record["row"], number(record["published"])  # only once for several kinds of attention
                 dot(axis, record, place, style, theirs not in said)
                 said.add(theirs)
         axis.set(xlabel=column)
         if logarithmic:
             axis.set_xscale("log")
-    axes[0].set_ylim(-0.5, len(rows) - 0.5)  # with room for the marks of the outer rows
+    axes[0].set_ylim(-0.5, len(rows) - 0.5)  # with room for the outer rows' markers
     axes[0].set_yticks(range(len(rows)), [label_of(table, "row", row) for row in reversed(rows)], fontsize=7)
     legend_above(figure, handles=key(styles, shown))
     if intervals:
@@ -99,7 +99,7 @@ def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logari
 
 
 def dot(axis: Axes, record: Row, place: float, style: dict[str, Any], first: bool) -> None:
-    """Draw one figure with its interval, and the published one."""
+    """Draw one value with its interval, and the published value."""
     if is_measured(record):
         value = float(record["value"])
         axis.plot([value], [place], **style)
@@ -129,7 +129,7 @@ def draw_lines(
     xlabel: str = "",
     ylabel: str = "",
 ) -> Figure | None:
-    """Draw figures over an axis of numbers: of the columns, or of rows or sets (`over: row`, `over: data`)."""
+    """Draw values over numbers of the columns, or of rows or sets (`over: row`, `over: data`)."""
     names = [str(name) for name in columns] or [column or next(iter(table.columns))]
     shown = [record for record in drawn(records) if record["column"] in names]
     if not shown:
@@ -155,7 +155,7 @@ def draw_lines(
                 draw_line(axis, chosen, places, {**colour_and_marker(i), "linestyle": LINE_STYLES[j % 4]})
         axis.set(xlabel=xlabel, ylabel=ylabel if axis is axes[0] else "")
     measured_at = sorted({float(x) for r in shown if (x := places(r)) is not None})
-    for axis in axes:  # which share the limits of all
+    for axis in axes:  # they share their limits
         place_ticks(axis, measured_at)
         reveal(axis)
     handles = [
@@ -172,7 +172,7 @@ def draw_lines(
 
 
 def place_ticks(axis: Axes, values: Sequence[float]) -> None:
-    """Give the x axis a tick at each value where they are apart; logarithmic where they span a factor of 8 and more."""
+    """Put a tick at each value, where they are apart; the axis is logarithmic for a range of a factor of 8 or more."""
     if len(values) < 2:
         return
     scale: Callable[[float], float] = float
@@ -185,7 +185,7 @@ def place_ticks(axis: Axes, values: Sequence[float]) -> None:
 
 
 def draw_line(axis: Axes, chosen: Sequence[Row], places: Any, style: dict[str, Any]) -> None:
-    """Draw one line with its intervals, and the published figures as open marks."""
+    """Draw one line with its intervals, and published values as open markers."""
     placed = sorted(((float(places(r)), r) for r in chosen if places(r) is not None), key=lambda pair: pair[0])
     points = [(x, r) for x, r in placed if is_measured(r)]
     if points:
@@ -201,7 +201,7 @@ def draw_line(axis: Axes, chosen: Sequence[Row], places: Any, style: dict[str, A
 
 
 def draw_curves(table: TableFile, curves: Sequence[Row]) -> Figure:
-    """Draw the validations of the trainings, a panel for each set and kind of attention."""
+    """Draw the validation curves, with a panel for each set and kind of attention."""
     pairs = list(dict.fromkeys((curve["data"], curve["attention"]) for curve in curves))
     figure, axes = panels(len(pairs), height=2.6, sharey=False)
     styles = line_styles([row for row in table.rows if row in unique(curves, "row")])

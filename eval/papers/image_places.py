@@ -1,4 +1,4 @@
-"""Where the images of a table are: in a folder `--data DIR` that holds several sets, each as it is usually unpacked."""
+"""Find the images of a table in the folder `--data DIR`, which contains several data sets as usually unpacked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from performer_string.images.normalisation import NORMALISATION, grey_level
 from train.data.tasks import TASKS
 
-# What tells that a set is there, as torchvision has it; and its folders of image files, DIR/NAME/train/CLASS/IMAGE.
+# The file or folder that shows that a set exists in torchvision's layout; or it has files DIR/NAME/train/CLASS/IMAGE.
 UNPACKED = {
     "mnist": "MNIST/raw",
     "cifar10": "cifar-10-batches-py",
@@ -17,21 +17,21 @@ UNPACKED = {
 }
 
 
-# Sources whose images are in root/train/CLASS. Where others have them is not known here: their training says it.
+# Sources whose images are in root/train/CLASS. Errors about the places of other sources come from their training.
 FOLDERS = {"folder", "imagenet", "videos"}
 
 
 def place_images(source: str, root: Path | None, own: str = "data", grey: bool = False) -> dict[str, Any] | None:
-    """Return the fields of the recipe that say where the images of a source are; None where they are not there.
+    """Return the recipe fields with the place of a source's images; None where the images do not exist.
 
     Args:
         source: `data.source` of the recipe.
-        root: of `--data`; None for `own`.
+        root: folder from `--data`; None for `own`.
         own: `data.root` of the table or its recipe.
-        grey: the images are made grey.
+        grey: whether images are converted to grey.
 
     Returns:
-        `data.root`, and the source `folder` with the set's mean and deviation where there are image files only.
+        `data.root`, and the source `folder` with the set's mean and standard deviation for plain image files.
     """
     if source in TASKS:
         return {}
@@ -48,7 +48,7 @@ def place_images(source: str, root: Path | None, own: str = "data", grey: bool =
             mean, std = (grey_level(mean),), (grey_level(std),)
         return {"data.source": "folder", "data.root": str(folder), "data.mean": [*mean], "data.std": [*std]}
     if direct and (root / "train").is_dir():
-        from train.data.folders import classes_in  # which imports torchvision
+        from train.data.folders import classes_in  # this imports torchvision
 
         classes = {"model.vit.num_classes": len(classes_in(root / "train"))} if source == "folder" else {}
         return {"data.root": str(root), **classes}
@@ -56,7 +56,7 @@ def place_images(source: str, root: Path | None, own: str = "data", grey: bool =
 
 
 def missing_images(source: str, root: Path | None, own: str = "data") -> str:
-    """Return what to do about images that are not there; arguments as of `place_images`."""
+    """Return a message on missing images and what to do; arguments are as in `place_images`."""
     if source == "folder":
         return f"no folder images in {root or own}: give --data DIR, or data.root, with DIR/train/CLASS and test/CLASS"
     root = root or Path(own)

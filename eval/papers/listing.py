@@ -1,4 +1,4 @@
-"""What tables there are, what each needs, and how long it takes here."""
+"""List the tables, the data they need, and their time on this machine."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def list_tables(budget: str, root: Path | None, out: Path, device: torch.device)
 
 
 def time_left(unfinished: Sequence[Group], times: Mapping[str, float]) -> str:
-    """Return how long the trainings of these groups take; `not known` where it is not known of any of them."""
+    """Return the time of the trainings of groups as text; `not known` where it is known for none."""
     if not times:
         return "not known" if unfinished else ""
     total = duration(seconds_left(unfinished, times))
@@ -66,23 +66,23 @@ def time_left(unfinished: Sequence[Group], times: Mapping[str, float]) -> str:
 
 
 def seconds_left(unfinished: Sequence[Group], times: Mapping[str, float]) -> float:
-    """Return the seconds of the trainings of groups, as far as they are known."""
+    """Return the time of the trainings of groups in seconds, as far as it is known."""
     return sum(times.get(group.model, 0.0) * group.left() for group in unfinished)
 
 
 def stored_budgets(name: str) -> list[str]:
-    """Return the budgets at which a table was run for the repository, whose files come with the code."""
+    """Return the budgets of a table whose results are part of the repository."""
     return [path.stem for path in sorted((PAPERS / name).glob("*.csv")) if ".curves" not in path.name]
 
 
 def needs(groups: Sequence[Group]) -> str:
-    """Return what is missing for groups of this budget."""
+    """Return what is missing for the groups of a budget, as text."""
     reasons = Counter(g.state for g in groups if g.state.startswith((LACKING, "not built")) and not g.folders)
     return "; ".join(dict.fromkeys(reason.partition(":")[0] for reason in reasons))
 
 
 def list_runs(table: TableFile, budget: str, groups: Sequence[Group], device: torch.device) -> str:
-    """Return the list of the trainings of one table at a budget."""
+    """Return the list of trainings of one table at a budget, as text."""
     times = estimates(groups, device)
     lines = []
     for group in groups:

@@ -1,4 +1,4 @@
-"""What a cell of a table shows."""
+"""The value in a cell of a table."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measured:
-    """What a cell shows.
+    """The value in a cell.
 
     Attributes:
-        value: a number; None where there is only text.
-        low, high: the ends of its 95 % interval.
-        text: in place of the number.
-        images, seeds: that it is of.
+        value: number; None where there is only text.
+        low, high: ends of its 95 % interval; None without one.
+        text: text shown instead of a number.
+        images, seeds: numbers of images and seeds behind the value.
     """
 
     value: float | None

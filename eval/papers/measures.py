@@ -1,7 +1,7 @@
-"""What a column of a table can show: each measure is a function of a group of trainings, with the column's options.
+"""The measures of table columns: functions of a group of trainings, with the column's options.
 
-Those of `OF_CONFIG` need no training. All others are of finished runs. Every column takes `digits`, or `scientific:
-true` for figures like 3.1e-07, and `x`, its place on the axis of a figure.
+Measures in `OF_CONFIG` need no training; all others need finished runs. Every column takes `digits`, or `scientific:
+true` for numbers like 3.1e-07, and `x`, its coordinate on the axis of a figure.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def measured(value: float | None, *interval: float, text: str = "", of: Any = None) -> Measured:
-    """Return what a cell shows; `of` are the values [seeds, images] that it comes from."""
+    """Return the value of a cell; `of` is the array [seeds, images] that it was computed from."""
     seeds, images = (0, 0) if of is None else of.shape
     low, high = interval or (None, None)
     return Measured(value, low, high, text, images, seeds)
 
 
 def parameters(results: Results, group: Group, part: str = "") -> Measured:
-    """Parameters in millions; with `part: encoding` those of the encoding alone, as a number; with `share` their %."""
+    """Parameters in millions; `part: encoding` counts only the encoding's, as a number; `part: share` in %."""
     with torch.device("meta"):
         vit = ViT(group.config())
     count, of_encoding = (sum(p.numel() for p in each.parameters()) for each in (vit, vit.encoding))
@@ -43,7 +43,7 @@ def parameters(results: Results, group: Group, part: str = "") -> Measured:
 
 
 def ms_per_batch(results: Results, group: Group, batch: int = 128, folded: bool = True) -> Measured:
-    """Milliseconds of inference of a batch, the median of several rounds."""
+    """Time of inference of a batch in ms, the median over several rounds."""
     from eval.papers.results import ROUNDS, key_of
 
     times = sorted(1000 * t for t in results.times(batch, folded)[key_of(group)])
@@ -52,14 +52,14 @@ def ms_per_batch(results: Results, group: Group, batch: int = 128, folded: bool 
 
 
 def ms_per_image(results: Results, group: Group, batch: int = 128, folded: bool = True) -> Measured:
-    """Milliseconds of inference of an image of a batch."""
+    """Time of inference per image of a batch in ms."""
     whole = ms_per_batch(results, group, batch, folded)
     ends = [end / batch for end in (whole.low, whole.high) if end is not None]
     return measured((whole.value or 0) / batch, *ends)
 
 
 def accuracy(results: Results, group: Group, **of: Any) -> Measured:
-    """Accuracy in % on test images, with the bootstrap over images and seeds; `size`, `change`, `checkpoint`."""
+    """Accuracy in % on test images, by the bootstrap over images and seeds; options `size`, `change`, `checkpoint`."""
     from eval.papers.results import NoImagesError
 
     try:
@@ -70,13 +70,13 @@ def accuracy(results: Results, group: Group, **of: Any) -> Measured:
 
 
 def loss(results: Results, group: Group, **of: Any) -> Measured:
-    """Cross-entropy on test images; options and interval as of `accuracy`."""
+    """Cross-entropy on test images; options and interval are as in `accuracy`."""
     values = results.of_images(group, "loss", **of)
     return measured(*mean_with_interval(values), of=values)
 
 
 def relative_drop(results: Results, group: Group, change: str = "shuffled", **of: Any) -> Measured:
-    """How much of its accuracy a model loses by a change, in % of it."""
+    """Relative loss of accuracy under a change, in %."""
     before = results.of_images(group, "right", **of)
     after = results.of_images(group, "right", change=change, **of)
     share = statistic_with_interval(lambda a, b: 100 * (1 - b.mean() / max(a.mean(), 1e-9)), [before, after])
@@ -84,7 +84,7 @@ def relative_drop(results: Results, group: Group, change: str = "shuffled", **of
 
 
 def difference(results: Results, group: Group, **of: Any) -> Measured:
-    """Points of accuracy more than the reference row, with the paired bootstrap over images and seeds."""
+    """Difference of accuracy to the reference row in points, with the paired bootstrap over images and seeds."""
     other = results.reference_of(group)
     if other is None:
         return measured(None, text=no_reference(results, group))
@@ -96,7 +96,7 @@ def difference(results: Results, group: Group, **of: Any) -> Measured:
 
 
 def p_value(results: Results, group: Group, test: str = "paired", what: str = "p", **of: Any) -> Measured:
-    """Two-sided p, or with `what: t` the statistic, of a t-test to the reference row; `test: unpaired` is Welch's."""
+    """Two-sided p-value, or statistic for `what: t`, of a t-test to the reference row; `test: unpaired` is Welch's."""
     other = results.reference_of(group)
     if other is None:
         return measured(None, text=no_reference(results, group))
@@ -106,34 +106,34 @@ def p_value(results: Results, group: Group, test: str = "paired", what: str = "p
 
 
 def no_reference(results: Results, group: Group) -> str:
-    """Return what a cell says that has no difference: it is the reference, or that was not run."""
+    """Return the text of a cell without a difference: the reference itself, or one whose reference was not run."""
     return "reference" if group.row == results.references.get(group.row) else "reference not run"
 
 
 def best_validation(results: Results, group: Group) -> Measured:
-    """The highest accuracy in % that any validation of a training had, the mean over seeds."""
+    """Highest validation accuracy of a training in %, the mean over seeds."""
     return over_seeds([None if (c := results.curve(run)) is None else 100 * max(c.values) for run in runs_of(group)])
 
 
 def best_by_test(results: Results, group: Group) -> Measured:
-    """The accuracy in % at the best epoch by test images, the mean over seeds; logged with `data.watch_test` alone."""
+    """Highest test accuracy over epochs in %, the mean over seeds; it is logged only with `data.watch_test`."""
     curves = [results.curve(run, "test/accuracy") for run in runs_of(group)]
     return over_seeds([None if curve is None else 100 * max(curve.values) for curve in curves])
 
 
 def seconds_per_epoch(results: Results, group: Group) -> Measured:
-    """Seconds of the training steps of an epoch, by the median of the images a second that were logged."""
+    """Time of the training steps of an epoch in seconds, from the median of the logged images per second."""
     return over_seeds([epoch_seconds(results, run)[0] for run in runs_of(group)])
 
 
 def seconds_in_total(results: Results, group: Group) -> Measured:
-    """Seconds of all training steps."""
+    """Time of all training steps in seconds."""
     pairs = [epoch_seconds(results, run) for run in runs_of(group)]
     return over_seeds([None if pair[0] is None else pair[0] * pair[1] for pair in pairs])
 
 
 def epoch_seconds(results: Results, run: Path) -> tuple[float | None, float]:
-    """Return the seconds of an epoch, None where they are not recorded, and the number of epochs."""
+    """Return the time of an epoch in seconds (None where not recorded), and the number of epochs."""
     curve = results.curve(run, "train/images_per_second")
     if curve is None or not curve.values:
         return None, 0.0
@@ -143,14 +143,14 @@ def epoch_seconds(results: Results, run: Path) -> tuple[float | None, float]:
     content = read_checkpoint(run / CHECKPOINTS / LAST)
     epochs, loop = max(1, content.get("epoch", 0) + 1), content["loops"]["fit_loop"]
     batches = loop["epoch_loop.batch_progress"]["total"]["completed"]
-    images = batches * loop["state_dict"]["combined_loader"][0]["step"]  # over all processes, as those a second
+    images = batches * loop["state_dict"]["combined_loader"][0]["step"]  # over all processes, as the logged rate
     return images / epochs / statistics.median(curve.values), epochs
 
 
 def epochs_to(results: Results, group: Group, unit: str = "epochs") -> Measured:
-    """Validations until one reached the last of the reference row; `unit: times` is how often they go into a training.
+    """Epochs until a validation reaches the reference row's last accuracy; `unit: times` is all epochs over these.
 
-    With `unit: exaflops` they are operations, 3 times those of inference (two a multiplication) for each image.
+    With `unit: exaflops` it is operations: 3 times those of inference (two per multiplication) for each image.
     """
     other = results.groups.get((group.data, results.references.get(group.row, ""), group.attention))
     if other is None or not other.finished():
@@ -181,7 +181,7 @@ def runs_of(group: Group) -> list[Path]:
 
 
 def over_seeds(values: Sequence[float | None], otherwise: str = "not recorded") -> Measured:
-    """Return the mean over seeds, and their lowest and highest value where there are several."""
+    """Return the mean over seeds, with the lowest and highest value where there are several."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return Measured(None, text=otherwise, seeds=len(values))

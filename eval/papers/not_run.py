@@ -1,4 +1,4 @@
-"""The budgets of the project's tables that were not run, and why: how much they train, and images that are missing."""
+"""The budgets of the project's tables that were not run, with the reason: amount of training, or missing images."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class NotRun:
     """A table at a budget that was not run.
 
     Attributes:
-        table, budget: their names.
-        says: what the budget is.
-        why: how many trainings it has, how long they take where that is known, and images that no other table has.
+        table, budget: names of the table and budget.
+        says: description of the budget.
+        why: number of trainings, their time where known, and data sets that no finished table uses.
     """
 
     table: str
@@ -31,7 +31,7 @@ class NotRun:
 
     @property
     def command(self) -> str:
-        """The command that runs it."""
+        """The command that runs the budget."""
         return f"python -m eval table {self.table} --budget {self.budget} --data DIR"
 
 
@@ -41,9 +41,9 @@ def not_run(
     """Yield the budgets that were not run.
 
     Args:
-        tables: of the project.
-        done: names of tables and budgets that were run.
-        times: by table and budget, as far as they are known.
+        tables: tables of the project.
+        done: names of the tables and budgets that were run.
+        times: known times, by table and budget.
     """
     plans = {
         (table.name, budget): make_plan(table, budget, None, Path()) for table in tables for budget in table.budgets
@@ -59,7 +59,7 @@ def not_run(
 
 
 def reason(groups: Sequence[Group], time: Time | None, missing: Sequence[str]) -> str:
-    """Return why a budget was not run; `missing` are the sets that no table has."""
+    """Return the reason why a budget was not run; `missing` lists the sets that no finished table uses."""
     count = sum(len(group.seeds) for group in groups)
     words = "nothing to train" if not count else "1 training" if count == 1 else f"{count} trainings"
     if time is not None:
@@ -68,13 +68,13 @@ def reason(groups: Sequence[Group], time: Time | None, missing: Sequence[str]) -
 
 
 def sources_of(groups: Sequence[Group]) -> list[str]:
-    """Return the sources of the images that groups train on, without generated tasks."""
+    """Return the sources of the training images of groups, without generated tasks."""
     sources = dict.fromkeys(str(g.settings().get("data.source", "arrow")) for g in groups if g.seeds)
     return [source for source in sources if source not in TASKS]
 
 
 def labels_of_sources(tables: Sequence[TableFile], plans: Mapping[tuple[str, str], Sequence[Group]]) -> dict[str, str]:
-    """Return what tables call the sources of their images: the shortest label of a set of each."""
+    """Return a label for each source of images: the shortest of its labels in tables."""
     labels: dict[str, str] = {}
     for table in tables:
         for budget in table.budgets:

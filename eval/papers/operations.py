@@ -1,4 +1,4 @@
-"""The operations of inference of one image, as tables of them count."""
+"""Count the operations of inference of one image, for tables."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from eval.papers.plan import Group
     from eval.papers.results import Results
 
-OF_NORM = 5  # operations of a layer norm for each element, as in LieRE
-OF_PLANE = 4  # multiplications of the rotation of a plane
+OF_NORM = 5  # operations of a layer norm per element, as in LieRE
+OF_PLANE = 4  # multiplications in the rotation of a plane
 ALONE = "alone"
 
 
 class Operations(NamedTuple):
-    """Multiplications with an addition of one image.
+    """Multiplications with an addition for one image.
 
     Attributes:
-        model: of the model, with layer norms, and without what follows.
-        exponential: of the matrix exponential, in a forward without caches, and of the sum that it is taken of.
-        planes: of the rotations of queries and keys by planes, whose products with a matrix are in `model`.
+        model: operations of the model with its layer norms, without `exponential` and `planes`.
+        exponential: operations of the matrix exponential and of the sum in it, in a forward pass without caches.
+        planes: operations of rotating queries and keys in planes; products with a matrix are in `model`.
     """
 
     model: float
@@ -43,11 +43,11 @@ def gigaflops(
     """Multiplications with an addition, in 1e9, of one image; layer norms count 5 for each element, as in LieRE.
 
     Args:
-        results: of the table.
-        group: the models.
-        exponential: count the matrix exponential of LieRE too; `alone` counts nothing else.
-        planes: count rotations by planes too, 4 for each plane.
-        increase: in % of the reference row instead.
+        results: results of the table.
+        group: group of the models.
+        exponential: whether to count LieRE's matrix exponential too; `alone` counts nothing else.
+        planes: whether to count rotations in planes too, 4 multiplications for each plane.
+        increase: whether to return the increase over the reference row in % instead.
     """
     own = chosen(results, group, exponential, planes)
     if not increase:
@@ -59,7 +59,7 @@ def gigaflops(
 
 
 def chosen(results: Results, group: Group, exponential: bool | str, planes: bool) -> float:
-    """Return the operations that a column counts, by those of one layer and of two: all layers are alike."""
+    """Return the operations that a column counts, extrapolated from models of one and two equal layers."""
     if exponential not in (True, False, ALONE):
         raise ValueError(f"exponential of gigaflops has to be true, false or {ALONE}, not {exponential!r}.")
     config = group.config()
@@ -75,7 +75,7 @@ def chosen(results: Results, group: Group, exponential: bool | str, planes: bool
 
 def operations(config: ViTConfig) -> Operations:
     """Return the operations of one image."""
-    with seeded(config.seed, "operations"):  # the exponential takes more squarings for larger generators
+    with seeded(config.seed, "operations"):  # larger generators need more squarings in the exponential
         vit = ViT(config)
     count = multiplications(vit, vit.train_image_size)
     assert count is not None

@@ -1,4 +1,4 @@
-"""What a table consists of at a budget: its groups of trainings, one for each set, row and kind of attention."""
+"""The plan of a table at a budget: its groups of trainings, one for each set, row and kind of attention."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from train.utils.imports import import_modules
 from train.utils.yaml_file import read_yaml
 
 AXES = ("data", "row", "attention")
-LACKING = "no "  # states that begin so: images are missing
-CHECKED: set[str] = set()  # models that can be built
+LACKING = "no "  # prefix of the states for missing images
+CHECKED: set[str] = set()  # models known to be buildable
 
 
 @dataclass
 class Group:
-    """The trainings of one cell, which differ in their seed.
+    """The trainings of one cell, which differ only in their seed.
 
     Attributes:
-        data, row, attention: their names in the table's file.
-        stands_for: the set whose published figures are beside it.
-        recipe: a path.
-        overrides: fields of the recipe.
+        data, row, attention: names of the set, row and kind of attention in the table's file.
+        stands_for: name of the set whose published figures are shown beside this one.
+        recipe: path of the recipe.
+        overrides: recipe fields with other values, by full name.
         state: `planned`, or why there is no training: `not in this budget`, `not built: ...`, `no images: ...`.
-        images: how many there are to train on, where the table says it.
-        seeds: of the trainings, also of those whose images are missing.
-        folders: of the runs, by seed.
-        start_from: the group whose checkpoint of the same seed each run starts from.
+        images: number of training images where the table states it; otherwise 0.
+        seeds: seeds of the trainings, including those whose images are missing.
+        folders: folders of the runs, by seed.
+        start_from: group whose checkpoint of the same seed each run starts from; None for a new start.
     """
 
     data: str
@@ -58,34 +58,34 @@ class Group:
 
     @property
     def model(self) -> str:
-        """The name of its runs, without the seed."""
+        """The name of the runs, without the seed."""
         return ".".join(name for name in (self.data, self.row, self.attention) if name)
 
     def settings(self) -> dict[str, Any]:
-        """Return the recipe with the overrides, by full names of fields."""
+        """Return the fields of the recipe with the overrides, by full name."""
         return {**fields_of_recipe(self.recipe, self.recipe.stat().st_mtime_ns), **self.overrides}
 
     def config(self) -> ViTConfig:
-        """Return the configuration of its models."""
+        """Return the configuration of the group's models."""
         known = {f"model.vit.{each.name}" for each in fields(ViTConfig)}
         settings = self.settings()
         return ViTConfig(**{name.removeprefix("model.vit."): settings[name] for name in known & settings.keys()})
 
     def leave_out(self, state: str) -> None:
-        """Plan no trainings, and say why."""
+        """Plan no trainings, for the reason `state`."""
         self.state, self.folders = state, {}
         self.seeds = self.seeds if state.startswith(LACKING) else []
 
     def left(self) -> int:
-        """Return how many trainings are not finished, with those whose images are missing."""
+        """Return the number of unfinished trainings, including those whose images are missing."""
         return len(self.seeds) - len(self.finished())
 
     def finished(self) -> dict[int, Path]:
-        """Return the folders of the runs that are finished, by seed."""
+        """Return the folders of the finished runs, by seed."""
         return {seed: path for seed, path in self.folders.items() if (path / METRICS).is_file()}
 
     def runs(self) -> Iterator[Run]:
-        """Yield the runs for a sweep; those that start from others need these to be finished."""
+        """Yield the runs for a sweep; runs they start from have to be finished."""
         choices = {"data": self.data, "row": self.row, "attention": self.attention}
         for seed, folder in self.folders.items():
             overrides = dict(self.overrides)
@@ -96,7 +96,7 @@ class Group:
 
 
 def flat_fields(name: str, value: Any, depth: int = 3) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a recipe by full names; options of a part stay together: `model.vit.feature_options`."""
+    """Yield the fields of a recipe by full name; options of a part stay one field, as `model.vit.feature_options`."""
     if isinstance(value, Mapping) and value and name.count(".") < depth - 1:
         for key, part in value.items():
             yield from flat_fields(f"{name}.{key}", part, depth)
@@ -106,22 +106,22 @@ def flat_fields(name: str, value: Any, depth: int = 3) -> Iterator[tuple[str, An
 
 @cache
 def fields_of_recipe(path: Path, changed: int) -> Mapping[str, Any]:
-    """Return the fields of a recipe by full names, which all groups of a table ask for; read once for each change."""
+    """Return the fields of a recipe by full name; the file is read once for each modification time `changed`."""
     recipe = current_recipe(read_yaml(path))
     return {k: v for name, value in recipe.items() for k, v in flat_fields(name, value)}
 
 
 def make_plan(table: TableFile, budget_name: str, root: Path | None, runs: Path) -> list[Group]:
-    """Return the groups of a table at a budget, those of sets and rows outside the budget as well.
+    """Return the groups of a table at a budget, including those of sets and rows outside the budget.
 
     Args:
-        table: as read.
-        budget_name: in the table.
-        root: where the images are.
-        runs: the folder of all runs of this budget.
+        table: the table.
+        budget_name: name of the budget in the table.
+        root: folder of the images; None for the table's own.
+        runs: folder of all runs of this budget.
 
     Raises:
-        ValueError: a row that makes no model and does not say that it is pending.
+        ValueError: a row whose model cannot be built and that is not marked as pending.
     """
     budget = table.budget(budget_name)
     sets = budget.sets(table)
@@ -146,9 +146,9 @@ def make_plan(table: TableFile, budget_name: str, root: Path | None, runs: Path)
 
 
 def overrides_of(table: TableFile, budget: Budget, data: str, row: str, attention: str) -> dict[str, Any]:
-    """Return the fields that a group of trainings has in place of those of its recipe.
+    """Return the fields of a group of trainings that replace those of its recipe.
 
-    Later parts go before earlier ones. Arguments are those of `make_group`.
+    Later parts take precedence over earlier ones. Arguments are those of `make_group`.
     """
     parts = (
         table.fields,
@@ -172,7 +172,7 @@ def make_group(
     root: Path | None,
     runs: Path,
 ) -> Group:
-    """Return one group; arguments as of `make_plan`."""
+    """Return one group; arguments are as in `make_plan`."""
     data_spec, row_spec = table.data[data], table.rows[row]
     recipe = ROOT / (data_spec.recipe or table.recipe)
     if not recipe.is_file():
@@ -182,7 +182,7 @@ def make_group(
     if data not in budget.sets(table) or (budget.rows is not None and row not in budget.rows):
         group.state = "not in this budget"
         return group
-    import_modules(group.settings().get("imports") or [])  # which add an encoding, or another part
+    import_modules(group.settings().get("imports") or [])  # these add an encoding, or another part
     try:
         check_group(group)
     except ValueError as error:
@@ -217,16 +217,16 @@ def make_group(
 
 
 def check_group(group: Group) -> None:
-    """Check the overrides of a group, once for all groups with the same model, and with one of its layers.
+    """Check the overrides of a group, once for each distinct model, by building it with one layer.
 
     Raises:
-        ValueError: an unknown field, or values that make no model.
+        ValueError: an unknown field, or values for which no model can be built.
     """
     overrides = group.overrides
     check_fields(overrides)
     model = {name: value for name, value in overrides.items() if name.startswith("model.")}
     if not isinstance(group.settings().get("model.vit.attention", ""), list):
-        model["model.vit.depth"] = 1  # layers are alike, and large models take seconds to build
+        model["model.vit.depth"] = 1  # layers are equal, and large models take seconds to build
     key = json.dumps([str(group.recipe), model], sort_keys=True)
     if key not in CHECKED:
         check_overrides(model, current_recipe(read_yaml(group.recipe)))
@@ -234,10 +234,10 @@ def check_group(group: Group) -> None:
 
 
 def select_groups(groups: Sequence[Group], conditions: Sequence[str]) -> list[Group]:
-    """Return the groups that meet every condition `AXIS=NAME,NAME`, with those that they start from.
+    """Return the groups that meet every condition `AXIS=NAME,NAME`, and the groups that they start from.
 
     Raises:
-        ValueError: a condition of another form, an unknown axis or name, or conditions that nothing meets.
+        ValueError: a malformed condition, an unknown axis or name, or conditions that no group meets.
     """
     chosen = select(groups, conditions, AXES, getattr, "row=dense,banded")
     if groups and not chosen:

@@ -19,7 +19,7 @@ MEASURED, NOT_RUN, NOT_BUILT, NONE = "measured", "not run", "not built", "none"
 
 
 def state_of(group: Group, measure: str) -> str:
-    """Return why a cell has no figure: `none`, `not built`, `not run`; or `measured`."""
+    """Return `measured`, or why a cell has no value: `none`, `not built`, `not run`."""
     if group.state == "none":
         return NONE
     if group.state.startswith("not built"):
@@ -30,11 +30,11 @@ def state_of(group: Group, measure: str) -> str:
 
 
 def all_records(table: TableFile, results: Results) -> Iterator[dict[str, Any]]:
-    """Yield a record for each cell of our figures, with the published one beside it.
+    """Yield a record for each cell, with its published value.
 
     Args:
-        table: as read.
-        results: the models.
+        table: the table.
+        results: results of the table's models.
     """
     bar = tqdm(results.groups.values(), desc="cells", unit="group", leave=False, disable=None)
     for group in bar:
@@ -66,12 +66,12 @@ def all_records(table: TableFile, results: Results) -> Iterator[dict[str, Any]]:
 
 
 def published_text(value: Any) -> str:
-    """Return a published figure as it is printed; YAML has read 0.880 as a number."""
+    """Return a published value as printed in the source, except that YAML reads 0.880 as the number 0.88."""
     return "" if value is None else str(value)
 
 
 def correct_tests(table: TableFile, records: Sequence[dict[str, Any]]) -> None:
-    """Add Holm's correction to the p-values of each test of a table."""
+    """Add p-values with Holm's correction for each test of a table."""
     for test in ("paired", "unpaired"):
         columns = {
             name
@@ -84,7 +84,7 @@ def correct_tests(table: TableFile, records: Sequence[dict[str, Any]]) -> None:
 
 
 def cell_of(table: TableFile, record: Row) -> str:
-    """Return our figure of a cell as text: `71.6 (70.7-72.4)`."""
+    """Return the measured value of a cell as text: `71.6 (70.7-72.4)`."""
     if record["state"] != MEASURED:
         return {NONE: "", NOT_BUILT: NOT_BUILT}.get(record["state"], NOT_RUN)
     if record["value"] == "":

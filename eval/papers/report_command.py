@@ -1,7 +1,7 @@
-"""Gather all tables in one HTML page: tables, figures, commands, device and versions, and what was not run and why.
+"""Collect all tables in one HTML page: figures, commands, device and versions, and what was not run and why.
 
-`python -m eval report` reads the files that `eval table` has written. The page holds everything itself, without scripts
-or anything from elsewhere, and is readable on a phone.
+`python -m eval report` reads the files that `eval table` has written. The page is self-contained, without scripts, and
+is readable on a phone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
 
 
 def parts_of(folder: Path) -> list[Part]:
-    """Return the tables in a folder, NAME/BUDGET.csv with the Markdown and the figure beside it."""
+    """Return the tables in a folder: NAME/BUDGET.csv with its Markdown and figure."""
     parts = []
     for csv in sorted(folder.expanduser().glob("*/*.csv")):
         text = csv.with_suffix(".md")

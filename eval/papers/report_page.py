@@ -1,4 +1,4 @@
-"""The page of `eval report`: HTML of the tables' Markdown, with figures inside it."""
+"""The page of `eval report`: HTML from the tables' Markdown, with embedded figures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ small, .facts { font-size: .8rem; }
 }
 """
 NUMBER = r"[-+]?\d[\d.,]*(e[-+]?\d+)?( \(.*\))?(; [\d.e-]+)?"  # 71.6 (70.7-72.4), or p; p by Holm's correction
-KEYS = ("model", "name", "table")  # heads of the column that stays in view
+KEYS = ("model", "name", "table")  # headings of the column that stays in view
 INTRODUCTION = (
     "Each section has one table, run again by this project's code at the budget in its title, beside the figures that "
     "were published. Its notes say what differs from the source. A small budget shows that everything runs, and not "
@@ -44,10 +44,10 @@ class Part:
     """A table that was run.
 
     Attributes:
-        name, budget: of the table.
-        text: in Markdown, with its title and notes.
-        facts: command, device and code.
-        png: its figure; empty where there is none.
+        name, budget: names of the table and budget.
+        text: the table in Markdown, with its title and notes.
+        facts: lines with the command, device and code revision.
+        png: figure as PNG; empty where there is none.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Part:
 
     @property
     def anchor(self) -> str:
-        """The part of a link that leads to it."""
+        """The fragment of a link to this part."""
         return f"{self.name}-{self.budget}"
 
 
@@ -71,9 +71,9 @@ def page(parts: Sequence[Part], not_run: Sequence[NotRun], devices: Sequence[str
     """Return the whole page.
 
     Args:
-        parts: the tables that were run.
-        not_run: the budgets of the project's tables that were not.
-        devices: on which their times were estimated.
+        parts: tables that were run.
+        not_run: budgets of the project's tables that were not run.
+        devices: names of the devices on which their times were estimated.
     """
     links = "".join(f'<li><a href="#{part.anchor}">{escape(part.title)}</a></li>' for part in parts)
     body = "".join(section(part) for part in parts)
@@ -119,7 +119,7 @@ def split_text(text: str) -> tuple[list[list[list[str]]], list[str]]:
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells, the first of them the heads, as a table."""
+    """Return rows of cells, the first of them headings, as an HTML table."""
     columns = list(zip(*rows[1:], strict=False)) or [()] * len(rows[0])
     numbers = [any(re.fullmatch(NUMBER, cell) for cell in column) for column in columns]
     kinds = ["key" if name in KEYS else "number" if of else "" for name, of in zip(rows[0], numbers, strict=False)]
@@ -130,14 +130,14 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def html_cell(tag: str, text: str, kind: str) -> str:
-    """Return one cell; numbers and their heads are on the right, and what is missing is grey."""
+    """Return one cell; numbers and their headings are aligned right, and missing values are grey."""
     if kind == "number" and tag == "td" and not re.fullmatch(NUMBER, text):
         kind = "missing" if text in ("not run", "not built") else ""
     return f'<{tag} class="{kind}">{escape(text)}</{tag}>' if kind else f"<{tag}>{escape(text)}</{tag}>"
 
 
 def missing(rows: Sequence[NotRun], devices: Sequence[str]) -> str:
-    """Return the section of the tables and budgets that were not run: why, and the commands."""
+    """Return the section of the tables and budgets that were not run, with reasons and commands."""
     if not rows:
         return ""
     cells = [["table", "budget", "what it trains", "why not", "command"]]

@@ -1,4 +1,4 @@
-"""The trained models of a table and what they make of each image, measured when it is asked for, and once."""
+"""The trained models of a table and their results for each image, measured on demand and only once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROUNDS = 7
 
 
 class NoImagesError(ValueError):
-    """A generated task has no images of the size that a scale asks for."""
+    """A generated task has no images of the scaled size."""
 
 
 @dataclass
@@ -38,13 +38,13 @@ class Results:
     """The models of a table.
 
     Attributes:
-        groups: by set, row and attention.
-        device: where to measure.
-        split: `test` or `val`.
-        images: how many to test on; 0 for all.
-        views: of each video.
-        references: the row that the differences of each row are to.
-        kept: what measures keep for further columns.
+        groups: groups by set, row and kind of attention.
+        device: device to measure on.
+        split: split to measure on, `test` or `val`.
+        images: number of test images; 0 for all.
+        views: number of views of each video.
+        references: reference row of each row, for differences.
+        kept: values that measures keep for further columns.
     """
 
     groups: Mapping[tuple[str, str, str], Group]
@@ -60,10 +60,10 @@ class Results:
     _times: dict[Any, dict[tuple[str, str, str], list[float]]] = field(default_factory=dict)
 
     def load(self, run: Path, checkpoint: str, root: str | None) -> tuple[Trained, str]:
-        """Return the model of a run and the digest of its weights."""
+        """Return the model of a run and a hash of its weights."""
         path = run / CHECKPOINTS / f"{checkpoint}.ckpt"
         if path not in self._models:
-            self._models.clear()  # one at a time in memory: the columns of a group come one after the other
+            self._models.clear()  # only one in memory: the columns of a group are consecutive
             trained = load_trained(path)
             trained.name = run.name
             if root is not None:
@@ -84,15 +84,15 @@ class Results:
         """Return a value of each image for each seed, [seeds, images].
 
         Args:
-            group: of finished runs.
-            what: `right` (0 or 1) or `loss`.
-            size: of the images; that of the training by default.
-            scale: in place of it, times the size of the first training, in whole patches.
-            change: a name in `CHANGES`.
-            checkpoint: `last` or `best`.
+            group: group of finished runs.
+            what: value to return, `right` (0 or 1) or `loss`.
+            size: size of the images in pixels; by default the training size.
+            scale: factor of the training size in whole patches, instead of `size`.
+            change: name in `CHANGES`; empty for no change.
+            checkpoint: name of the checkpoint, `last` or `best`.
 
         Raises:
-            NoImagesError: a generated task that has no images of this scale.
+            NoImagesError: a generated task without images of this scale.
         """
         key = (group.model, str(size), scale, change, checkpoint)
         if key not in self._values:
@@ -117,21 +117,21 @@ class Results:
         return values
 
     def reference_of(self, group: Group) -> Group | None:
-        """Return the finished group of the reference row beside a group; None for itself, or where it has no run."""
+        """Return the finished group of a group's reference row; None for the reference itself, or if it has no run."""
         other = self.groups.get((group.data, self.references.get(group.row, ""), group.attention))
         return other if other is not None and other is not group and other.finished() else None
 
     def curve(self, run: Path, tag: str = "val/accuracy") -> Scalar | None:
-        """Return what a run has logged of a scalar."""
+        """Return the logged values of a scalar in a run."""
         if run not in self._logs:
             self._logs[run] = read_log(run) if has_log(run) else {}
         return self._logs[run].get(tag)
 
     def times(self, batch: int, folded: bool) -> dict[tuple[str, str, str], list[float]]:
-        """Return the seconds of a forward pass of each group's model, all in turn, in each of several rounds.
+        """Return the times in seconds of a forward pass of each group's model, timed in turn in several rounds.
 
         Args:
-            batch: images at a time.
+            batch: number of images in a batch.
             folded: whether constant bases are folded into the projections, as for inference.
         """
         from eval.encodings.latency import TimedModel
@@ -148,7 +148,7 @@ class Results:
 
 
 def scaled(group: Group, scale: float) -> Size:
-    """Return a size of images relative to that of the first training of a group."""
+    """Return the size of images that is `scale` times the training size of a group's first run."""
     config = (group.start_from or group).config()
     patch, image = patch_and_image(config.patch_size, config.image_size)
     return Size.of([max(1, round(scale * n / p)) * p for n, p in zip(image, patch, strict=True)])
@@ -156,16 +156,16 @@ def scaled(group: Group, scale: float) -> Size:
 
 @torch.inference_mode()
 def unfolded(vit: ViT, images: torch.Tensor) -> torch.Tensor:
-    """Return logits of a model that computes its bases anew."""
+    """Return the logits of a model that recomputes its bases."""
     logits: torch.Tensor = vit(images)
     return logits
 
 
 def key_of(group: Group) -> tuple[str, str, str]:
-    """Return what a group is found by."""
+    """Return the key of a group: set, row and kind of attention."""
     return group.data, group.row, group.attention
 
 
 def by_key(groups: Sequence[Group]) -> dict[tuple[str, str, str], Group]:
-    """Return groups by what they are found by."""
+    """Return groups by their keys."""
     return {key_of(group): group for group in groups}

@@ -1,4 +1,4 @@
-"""A table that is an evaluation of `python -m eval`, with its options and, where it takes any, trained models."""
+"""Tables made by an evaluation of `python -m eval`, with its options and trained models (if it takes any)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def arguments_of(
     """Return the arguments of the evaluation.
 
     Raises:
-        ValueError: it needs trained models, and there are none.
+        ValueError: an evaluation that needs trained models, of which there are none.
     """
     arguments = [table.evaluation, *table.budget(budget).arguments, "--out", str(folder)]
     if not EVALUATIONS[table.evaluation].load().on_cpu:
@@ -45,7 +45,7 @@ def arguments_of(
 def run_evaluation(
     table: TableFile, budget: str, groups: Sequence[Group], folder: Path, options: argparse.Namespace
 ) -> None:
-    """Run the evaluation, or print what it has written before with the same arguments; its files are BUDGET.*."""
+    """Run the evaluation, or print its earlier results with the same arguments; its files are BUDGET.*."""
     arguments = arguments_of(table, budget, groups, folder, options)
     title = heading(table, budget, table.budget(budget))
     kept = folder / f"{budget}.md"

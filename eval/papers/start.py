@@ -1,4 +1,4 @@
-"""What a row changes in the outputs of the model that it starts from, before its first step."""
+"""Measure the change that a row makes to the logits of the model it starts from, before the first step."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ IMAGES = 16
 
 @torch.inference_mode()
 def change_at_start(results: Results, group: Group) -> Measured:
-    """Largest change of a logit by what a row adds to the model it starts from, over their standard deviation.
+    """Largest change of a logit by a row's additions to the model it starts from, over the logits' standard deviation.
 
-    The images are normal noise, of the size of the training. A row that starts from no other one says so.
+    The images are Gaussian noise of the training size. A row that starts from no other has a text instead.
     """
     if group.start_from is None:
         return Measured(None, text="from scratch")
-    from train.module import ImageClassifier  # which imports Lightning
+    from train.module import ImageClassifier  # this imports Lightning
 
     config, changes = group.config(), []
     _, image = patch_and_image(config.patch_size, config.image_size)

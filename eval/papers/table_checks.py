@@ -1,4 +1,4 @@
-"""What the file of a table has to hold, known before the first training, with the nearest name where one is unknown."""
+"""Check the file of a table before the first training; errors suggest the nearest name for an unknown one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OF_TWO = ("difference", "p-value")  # measures of a row and its reference
 
 
 def check_table(table: TableFile) -> None:
-    """Raise a ValueError for a part that is missing, or an unknown name of one."""
+    """Raise a ValueError for a missing part, or an unknown name."""
     check_parts(table)
     check_columns(table)
     check_figure(table)
@@ -31,7 +31,7 @@ def check_table(table: TableFile) -> None:
 
 
 def check_parts(table: TableFile) -> None:
-    """Raise a ValueError for a table that lacks what its trainings, its measures or its budgets are made from."""
+    """Raise a ValueError for a table without the parts that its trainings, measures or budgets need."""
     if not table.budgets:
         raise ValueError(f"{table.path} lacks budgets, such as budgets: {{cpu: {{says: one seed}}}}.")
     for name, budget in table.budgets.items():
@@ -53,7 +53,7 @@ def check_parts(table: TableFile) -> None:
 
 
 def check_columns(table: TableFile) -> None:
-    """Raise a ValueError for a column without a measure, or with an unknown one or an option that it has not."""
+    """Raise a ValueError for a column without a measure, with an unknown measure, or with an unknown option."""
     from eval.papers.measures import MEASURES
 
     for column, spec in table.columns.items():
@@ -68,7 +68,7 @@ def check_columns(table: TableFile) -> None:
 
 
 def check_measures(table: TableFile, head: str) -> None:
-    """Raise a ValueError where columns are measured of the classes of images, and a model has classes of pixels."""
+    """Raise a ValueError where columns need one class per image, and a model has a dense head."""
     from eval.papers.measures import OF_CONFIG
 
     columns = {} if table.evaluation else table.columns
@@ -81,7 +81,7 @@ def check_measures(table: TableFile, head: str) -> None:
 
 
 def options_of(measure: Callable[..., Any]) -> list[str]:
-    """Return the options of a measure; those on images where it passes options on."""
+    """Return the options of a measure, including those of image results where it passes options on."""
     from eval.papers.results import Results
 
     parameters = inspect.signature(measure).parameters
@@ -92,7 +92,7 @@ def options_of(measure: Callable[..., Any]) -> list[str]:
 
 
 def check_options(where: str, options: Iterable[Any], known: Iterable[str]) -> None:
-    """Raise a ValueError for an unknown option, with the nearest one."""
+    """Raise a ValueError for an unknown option, with the nearest known one."""
     known = list(dict.fromkeys(known))
     for name in options:
         if name not in known:
@@ -100,7 +100,7 @@ def check_options(where: str, options: Iterable[Any], known: Iterable[str]) -> N
 
 
 def check_values(path: Path, spec: Mapping[str, Any]) -> None:
-    """Raise a ValueError for an unknown checkpoint or change of a column."""
+    """Raise a ValueError for an unknown checkpoint or change in a column."""
     from eval.papers.results import CHANGES
 
     for name, known in (("checkpoint", dict.fromkeys(CHECKPOINTS)), ("change", CHANGES)):
@@ -109,7 +109,7 @@ def check_values(path: Path, spec: Mapping[str, Any]) -> None:
 
 
 def check_figure(table: TableFile) -> None:
-    """Raise a ValueError for a figure of an unknown kind, of a column that is not there, or with an unknown option."""
+    """Raise a ValueError for a figure with an unknown kind, column or option."""
     from eval.papers.figure import DEFAULT, KINDS, OVER
 
     if not table.figure:
@@ -126,7 +126,7 @@ def check_figure(table: TableFile) -> None:
 
 
 def check_names(table: TableFile) -> None:
-    """Raise a ValueError for the name of a row, column, set or attention that the table does not have."""
+    """Raise a ValueError for an unknown name of a row, column, set or kind of attention."""
     path = table.path
     for block in table.published:
         lookup(f"set in published of {path}", block.data, table.data)

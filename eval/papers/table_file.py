@@ -1,4 +1,4 @@
-"""The file of a table: what is trained, what is measured, what was published, and at which budgets.
+"""The file of a table, which defines trainings, measures, published values and budgets.
 
 A table is a YAML file, `experiments/papers/NAME/table.yaml` or one of your own:
 
@@ -22,7 +22,7 @@ A table is a YAML file, `experiments/papers/NAME/table.yaml` or one of your own:
     budgets:
       cpu: {says: "2 epochs", seeds: [0], fields: {trainer.max_epochs: 2}}
 
-With `extends: NAME` it has whatever it lacks of recipe, data, attention, rows and budgets from that table, and with
+With `extends: NAME` it inherits the recipe, data, attention, rows and budgets that it lacks from that table. With
 `runs: NAME` the two share their trainings, which have to be the same.
 """
 
@@ -42,16 +42,16 @@ from train.utils.yaml_file import read_yaml
 
 PAPERS = ROOT / "experiments" / "papers"
 FILE = "table.yaml"
-NAMED = ("data", "attention", "rows", "columns", "budgets")  # parts that are by name
+NAMED = ("data", "attention", "rows", "columns", "budgets")  # parts that are mappings from names
 INHERITED = ("source", "differs", "recipe", "fields", "data", "attention", "rows", "reference", "budgets")
 
 
 def build(kind: type, content: Any, where: str) -> Any:
-    """Return a dataclass of a mapping, with errors that name the nearest field."""
+    """Build a dataclass from a mapping, with errors that name the nearest field."""
     content = {} if content is None else content
     if not isinstance(content, Mapping):
         raise ValueError(f"{where} has to hold fields with their values, not {content!r}.")
-    content = {key: value for key, value in content.items() if value is not None}  # empty in YAML
+    content = {key: value for key, value in content.items() if value is not None}  # empty values in YAML
     known = {each.name: None for each in fields(kind)}
     for key in content:
         lookup(f"field of {where}", str(key), known)
@@ -62,16 +62,16 @@ def build(kind: type, content: Any, where: str) -> Any:
 
 
 def table_content(path: Path, extended_by: Sequence[Path] = ()) -> dict[str, Any]:
-    """Return the fields of a file; what it `extends` has those of `INHERITED` that it does not have itself.
+    """Return the fields of a file, with those of `INHERITED` that it lacks from the table it `extends`.
 
-    A table that shares the runs of the one it extends has its budgets too, with further fields of its own.
+    A table that shares the runs of the table it extends also inherits its budgets, and may add fields to them.
 
     Args:
-        path: of the file.
-        extended_by: the files that this one is read for.
+        path: path of the file.
+        extended_by: paths of the files that extend this one.
 
     Raises:
-        ValueError: tables that extend each other in a circle, or a part that holds something else than names.
+        ValueError: tables that extend each other in a circle, or a part that is no mapping from names.
     """
     files = (*extended_by, path.resolve())
     if path.resolve() in extended_by:
@@ -98,8 +98,8 @@ def read_table(path: Path) -> TableFile:
     """Return the table in a file.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: an unknown field, or what `check_table` refuses.
+        FileNotFoundError: a missing file.
+        ValueError: an unknown field, or a table that `check_table` rejects.
     """
     content = table_content(path)
     if not isinstance(content.get("title"), str):
@@ -121,7 +121,7 @@ def read_table(path: Path) -> TableFile:
 
 
 def files_by_name() -> dict[str, Path]:
-    """Return the tables of the project.
+    """Return the paths of the project's tables, by name.
 
     Raises:
         FileNotFoundError: an installation without them.
@@ -136,12 +136,12 @@ def files_by_name() -> dict[str, Path]:
 
 
 def all_tables() -> Iterator[TableFile]:
-    """Yield the tables of the project by name."""
+    """Yield the tables of the project, ordered by name."""
     yield from map(read_table, files_by_name().values())
 
 
 def find_table(name: str) -> TableFile:
-    """Return a table by its name in `experiments/papers`, or by the path of a file."""
+    """Return a table by its name in `experiments/papers` or by the path of its file."""
     path = Path(name).expanduser()
     if path.suffix in (".yaml", ".yml"):
         return read_table(path)

@@ -1,6 +1,6 @@
-"""What the CSV file of a table says of it in its first lines, for its figure to be drawn again without its YAML file.
+"""The description of a table in the first lines of its CSV file, to redraw the figure without the YAML file.
 
-Tables of the project are found by their names. The file of one's own may lie anywhere, or be gone.
+Tables of the project are found by their names. The file of a user's table may be anywhere, or no longer exist.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ PREFIX = "table: "
 
 
 def lines_of(table: TableFile, name: str) -> list[str]:
-    """Return the lines of comment that describe a table: one, and none for a table of the project.
+    """Return the comment lines that describe a table: one line, or none for a table of the project.
 
     Args:
-        table: as read.
-        name: that the command line has for it.
+        table: the table.
+        name: name of the table on the command line.
     """
     if name == table.name:
         return []
@@ -33,20 +33,20 @@ def lines_of(table: TableFile, name: str) -> list[str]:
 
 
 def places(specs: dict[str, RowSpec] | dict[str, DataSpec]) -> dict[str, dict[str, object]]:
-    """Return the labels of rows or sets, and their places on an axis."""
+    """Return the labels of rows or sets, and their coordinates on an axis."""
     return {name: {"label": spec.label, "x": spec.x} for name, spec in specs.items()}
 
 
 def described_table(name: str, header: Sequence[str]) -> TableFile:
-    """Return the table of a CSV file: that of its YAML file where it is found, else as the first lines have it.
+    """Return the table of a CSV file, from its YAML file where it is found, else from the first lines.
 
     Args:
-        name: of the command line that wrote the CSV file.
-        header: its lines of comment.
+        name: name of the table on the command line that wrote the CSV file.
+        header: comment lines of the CSV file.
 
     Raises:
-        FileNotFoundError: neither is there, as for the CSV files of former versions.
-        ValueError: there is no such table.
+        FileNotFoundError: neither exists, as for CSV files of former versions.
+        ValueError: an unknown table.
     """
     kept = next((line.removeprefix("# ") for line in header if line.startswith(f"# {PREFIX}")), None)
     if kept is None or Path(name).expanduser().exists():

@@ -13,7 +13,7 @@ from performer_string.utils.validation import check_type, check_types
 
 @dataclass
 class Part:
-    """A part of the file, whose fields, and their entries where they are by name, are checked against their types."""
+    """A part of the file; the types of its fields and of entries in mappings are checked."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -24,16 +24,16 @@ class Part:
 
 @dataclass
 class RowSpec(Part):
-    """A row: what its models have that others have not.
+    """A row: the fields in which its models differ from others.
 
     Attributes:
-        label: its name in the table; that in the file by default.
-        fields: of the recipe.
-        start_from: another row, whose last checkpoint this one starts from.
-        pending: why the row may not be built yet. A row that has this and makes no model is "not built".
-        only: the kinds of attention that the row has; all by default.
-        reference: the row that its difference and tests are to, in place of the table's.
-        x: its place on the axis of a figure.
+        label: name in the printed table; by default the name in the file.
+        fields: fields of the recipe.
+        start_from: name of a row whose last checkpoint this one starts from.
+        pending: reason why the model may not exist yet; if it cannot be built, the row is "not built".
+        only: kinds of attention of the row; all by default.
+        reference: name of the row for differences and tests, instead of the table's reference.
+        x: coordinate on the axis of a figure.
     """
 
     label: str = ""
@@ -50,12 +50,12 @@ class DataSpec(Part):
     """A set of images.
 
     Attributes:
-        label: its name in the table; that in the file by default.
-        fields: of the recipe.
-        recipe: in place of the table's.
-        images: how many there are to train on, for estimates of the time where they are not at hand.
-        pending: as of a row.
-        x: its place on the axis of a figure.
+        label: name in the printed table; by default the name in the file.
+        fields: fields of the recipe.
+        recipe: path or name of a recipe to use instead of the table's.
+        images: number of training images, for estimates of the time without the images.
+        pending: reason why the set may not be available, as in a row.
+        x: coordinate on the axis of a figure.
     """
 
     label: str = ""
@@ -68,19 +68,19 @@ class DataSpec(Part):
 
 @dataclass
 class Budget(Part):
-    """How much is trained.
+    """An amount of training.
 
     Attributes:
-        says: what that is, in a few words, for the title.
-        seeds: of the trainings.
-        fields: of the recipe, in place of those of the table and the data; attention and rows come after them.
+        says: short description for the title.
+        seeds: seeds of the trainings.
+        fields: recipe fields that override those of the table and the data, but not those of attention and rows.
         each: further fields, by set of images.
         by_row: further fields, by row.
-        data: the sets that are trained on; all by default. A mapping says which set of the source each stands for.
-        rows: those that are trained; all by default.
-        images: to test on; 0 for all.
-        views: of each video to test on, segments x crops, whose mean is one answer.
-        arguments: of the evaluation, where the table is one.
+        data: sets to train on, all by default; a mapping gives the set of the source that each stands for.
+        rows: rows to train; all by default.
+        images: number of test images; 0 for all.
+        views: number of views of each test video, segments x crops; their mean is one answer.
+        arguments: arguments of the evaluation, where the table is made by one.
     """
 
     says: str = ""
@@ -95,21 +95,21 @@ class Budget(Part):
     arguments: list[str] = field(default_factory=list)
 
     def sets(self, table: TableFile) -> dict[str, str]:
-        """Return the sets that are trained on, each with the set whose published figures stand beside it."""
+        """Return the sets to train on, each with the set whose published values are shown beside it."""
         chosen = list(table.data) if self.data is None else self.data
         return dict(chosen) if isinstance(chosen, Mapping) else {name: name for name in chosen}
 
 
 @dataclass
 class Published(Part):
-    """Figures of the source, as they are printed there.
+    """Values of the source, as printed there.
 
     Attributes:
-        place: table, figure or section.
-        data: the set that they are of.
-        columns: names of columns of this table.
-        values: a figure for each column, by row; null where the source has none.
-        attention: the kind that they are of, where the source has several.
+        place: table, figure or section of the source.
+        data: name of the set of images.
+        columns: names of columns in this table.
+        values: value for each column, by row; null where the source has none.
+        attention: kind of attention, where the source has several.
     """
 
     place: str
@@ -121,21 +121,21 @@ class Published(Part):
 
 @dataclass
 class TableFile(Part):
-    """The content of a file; see the head of this module.
+    """The content of a table's file; `table_file.py` has an example.
 
     Attributes:
-        path: of the file.
-        name: of the table.
-        title, source, shows, differs: lines of text.
-        recipe: the path of a configuration, or the name of one in `train/configs`.
-        fields: of every training.
-        data, attention, rows, columns, budgets: by name.
-        published: of the source.
-        reference: the row that differences and tests are to.
-        evaluation: an evaluation of `python -m eval` that the table is, in place of columns.
-        figure: its kind and options, see eval/papers/figure.py.
-        aside: what is wrong or unclear in the source, in one line.
-        runs: another table, whose trainings are the same and are shared.
+        path: path of the file.
+        name: name of the table.
+        title, source, shows, differs: title, origin, topic and differences to the source, one line each.
+        recipe: path of a recipe, or the name of one in `train/configs`.
+        fields: recipe fields of every training.
+        data, attention, rows, columns, budgets: parts of the table, by name.
+        published: published values of the source.
+        reference: name of the reference row of differences and tests.
+        evaluation: name of the evaluation in `python -m eval` that makes the table, instead of columns.
+        figure: kind and options of the figure; see eval/papers/figure.py.
+        aside: errors or ambiguities of the source, in one line.
+        runs: name of another table that shares its trainings with this one.
     """
 
     path: Path
@@ -163,7 +163,7 @@ class TableFile(Part):
         return lookup(f"budget of {self.name}", name, self.budgets)
 
     def published_value(self, data: str, row: str, column: str, attention: str) -> Any:
-        """Return a figure of the source; None where it has none."""
+        """Return a value of the source; None where it has none."""
         for block in self.published:
             asked = block.data == data and block.attention in ("", attention)
             if asked and column in block.columns and row in block.values:
@@ -171,5 +171,5 @@ class TableFile(Part):
         return None
 
     def places(self) -> str:
-        """Return the places of the published figures."""
+        """Return the places of the published values in the source."""
         return ", ".join(dict.fromkeys(block.place for block in self.published))

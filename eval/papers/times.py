@@ -1,4 +1,4 @@
-"""How long the trainings of tables take, as `eval table --list` estimated it: a file that `eval report` reads."""
+"""The file of training times that `eval table --list` estimates and `eval report` reads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ TIMES = "times.csv"
 
 @dataclass(frozen=True)
 class Time:
-    """The time of the trainings of a table at a budget that were not finished.
+    """The estimated time of the unfinished trainings of a table at a budget.
 
     Attributes:
-        table, budget: their names.
-        trainings: how many.
-        seconds: of all, one after the other.
-        device: where steps were timed.
+        table, budget: names of the table and budget.
+        trainings: number of trainings.
+        seconds: total time in seconds, one training after the other.
+        device: name of the device on which steps were timed.
     """
 
     table: str
@@ -31,12 +31,12 @@ class Time:
 
 
 def keep_times(folder: Path, times: Sequence[Time]) -> None:
-    """Write times beside those that are in the folder, where it can be written, in place of former ones."""
+    """Add times to those in a folder, replacing older ones, where the folder can be written to."""
     from train.runs.environment import code
 
     try:
         check_writable("--out", folder)
-    except ValueError:  # the list is printed all the same
+    except ValueError:  # the list is printed in any case
         return
     kept = {(time.table, time.budget): time for time in (*read_times(folder), *times)}
     rows = [vars(kept[key]) for key in sorted(kept)]

@@ -1,4 +1,4 @@
-"""The trainings of a table, by the machinery of sweeps: skipped where finished, and resumed where begun."""
+"""Train the runs of a table as a sweep, which skips finished runs and resumes incomplete ones."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from train.sweeps.settings import other_settings
 
 
 def missing_runs(groups: Sequence[Group]) -> int:
-    """Return how many runs are not finished."""
+    """Return the number of unfinished runs."""
     return sum(len(group.folders) - len(group.finished()) for group in groups)
 
 
 def stages(groups: Sequence[Group]) -> list[list[Group]]:
-    """Return the groups in the order of their training: recipe by recipe, those that start from others last."""
+    """Return the groups in the order of training: by recipe, with those that start from others last."""
     result: list[list[Group]] = []
     for later in (False, True):
         chosen = [group for group in groups if group.folders and (group.start_from is not None) == later]
@@ -27,13 +27,13 @@ def stages(groups: Sequence[Group]) -> list[list[Group]]:
 
 
 def runner_of(stage: Sequence[Group], out: Path, jobs: int, threads: int, listing: bool = False) -> SweepRunner:
-    """Return the runs of groups of one recipe as a sweep."""
+    """Return the sweep of the runs of groups with one recipe."""
     runs = [run for group in stage for run in group.runs()]
     return SweepRunner(Sweep(stage[0].recipe, AXES, tuple(runs)), runs, out, jobs, threads, [], listing)
 
 
 def outdated_runs(groups: Sequence[Group], out: Path) -> list[str]:
-    """Return the names of finished runs with other settings than the table has now."""
+    """Return the names of finished runs whose settings differ from the table's current ones."""
     names = []
     for stage in stages(groups):
         runner = runner_of(stage, out, 1, 1, listing=True)
@@ -42,16 +42,16 @@ def outdated_runs(groups: Sequence[Group], out: Path) -> list[str]:
 
 
 def train_missing(groups: Sequence[Group], out: Path, jobs: int, threads: int) -> bool:
-    """Train what is not finished; return whether all of it is now.
+    """Train unfinished runs, and return whether all are finished now.
 
     Args:
-        groups: of the table.
-        out: the folder of the runs.
-        jobs: trainings at a time.
-        threads: of each.
+        groups: groups of the table.
+        out: folder of the runs.
+        jobs: number of simultaneous trainings.
+        threads: number of threads of each training.
 
     Raises:
-        ValueError: a run, finished or not, with other settings than the table has now.
+        ValueError: a run, finished or not, whose settings differ from the table's current ones.
     """
     for stage in stages(groups):
         for group in stage:

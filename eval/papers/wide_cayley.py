@@ -2,11 +2,11 @@
 
 "Positional Encodings and ViT Attention - Key Equations", section 3.3, writes Cayley-STRING in this way. It has
 q' = U RoPE(q) with U = (I - S)(I + S)^-1 of the width D of all heads. U mixes the heads, so that it does not cancel in
-the scores of a head, and these depend on absolute positions. That is why it is no encoding of the library, whose
-encodings rotate head by head. Importing this module adds it, as `--imports eval.papers.wide_cayley` does.
+the scores of a head, and these depend on absolute positions. The library's own encodings rotate head by head, so it is
+not one of them. Importing this module adds it, as `--imports eval.papers.wide_cayley` does.
 
-The D / 2 planes lie beside each other, so that each head has the next d / 2 of them. The source leaves their
-frequencies open. They are those of axial RoPE with a head of the width D, the fastest first.
+The D / 2 planes are split among the heads in order, d / 2 for each. The source does not state their frequencies. Here
+they are those of axial RoPE with a head of the width D, in descending order.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class WideRotation(WholeRotation):
     """Rotation of the planes of each head, followed by U of the whole width D = H d, for queries and keys.
 
     Args:
-        planes: the rotations of the heads.
-        mixing: U of each layer, [layers, D, D].
-        heads: number H of heads.
+        planes: rotation of the planes of each head.
+        mixing: matrix U of each layer, [layers, D, D].
+        heads: number of heads H.
     """
 
     def __init__(self, planes: Rotation, mixing: Tensor, heads: int):
         self.planes, self.mixing, self.heads = planes, mixing, heads
 
     def multiply(self, x: Tensor, matrix: Tensor) -> Tensor:
-        """Return x [B, H, N, d], all heads of a token as one row, times a matrix [1, D, D]."""
+        """Multiply x [B, H, N, d], with the heads of a token concatenated, by a matrix [1, D, D]."""
         rows = x.transpose(1, 2).flatten(2).to(matrix.dtype)  # [B, N, D]
         with without_autocast(x):
             return (rows @ matrix).unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def check(self, x: Tensor) -> None:
-        """Raise a ValueError unless x [B, H, N, d] has the tokens and heads of this rotation."""
+        """Raise a ValueError unless x [B, H, N, d] matches the tokens and heads of this rotation."""
         if x.shape[1] != self.heads:
             raise ValueError(f"the rotation is of {self.heads} heads, and not of {x.shape[1]}.")
         self.planes.check(x)
@@ -58,7 +58,7 @@ class WideRotation(WholeRotation):
         return self.planes.unrotate(self.multiply(x, self.mixing)).to(x.dtype)
 
     def matrix(self) -> Tensor:
-        """Raise an error: there is no matrix for each head."""
+        """Raise an error, since there is no separate matrix for each head."""
         raise NotImplementedError("a Cayley matrix of the whole width mixes the heads, which have no matrix each.")
 
     def split(self, count: int) -> list[Rotation]:
@@ -70,15 +70,15 @@ class WideRotation(WholeRotation):
 class WideCayley(Encoding):
     """RoPE over the whole width D = H d, followed by a learned Cayley matrix U of that width for each layer.
 
-    Scores are not translation invariant, unless U is the identity. It is a control, and no STRING encoding.
+    Scores are translation invariant only if U is the identity. It is a control, and no STRING encoding.
 
     Args:
-        sizes: of the attention that the encoding serves.
-        base: of the frequencies.
+        sizes: sizes of the attention that uses the encoding.
+        base: base of the frequencies.
         init_std: standard deviation of the initial entries of S; with 0 the encoding starts as RoPE.
 
     Raises:
-        ValueError: an odd width of a head.
+        ValueError: an odd head dimension.
     """
 
     def __init__(self, sizes: Sizes, *, base: float = 100.0, init_std: float = 0.02):
@@ -91,7 +91,7 @@ class WideCayley(Encoding):
     def planes(self, positions: Tensor) -> Rotation:
         """Return the rotation of the planes of all heads and layers at positions [..., N, C], in patches."""
         whole = self.rope(positions)
-        order = self.rope.omega[0].sum(0).argsort(descending=True, stable=True)  # the axes in turn
+        order = self.rope.omega[0].sum(0).argsort(descending=True, stable=True)  # axes alternate
         cos, sin = (
             each.squeeze(-3)[..., order].unflatten(-1, (self.num_heads, -1)).movedim(-2, -3) for each in whole.planar()
         )  # [..., 1, N, D / 2] -> [..., H, N, d / 2]

@@ -1,4 +1,4 @@
-"""A table as it is printed and as files: CSV of all cells, Markdown, LaTeX and the figure."""
+"""Print a table and write its files: CSV of all cells, Markdown, LaTeX and the figure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from train.runs.recorded import devices_in_turn, history
 def measure_table(
     table: TableFile, groups: Sequence[Group], options: argparse.Namespace, device: torch.device
 ) -> tuple[list[dict[str, Any]], list[Row]]:
-    """Return the records of all cells and the points of all training curves."""
+    """Return the records of all cells, and the points of all training curves."""
     budget = table.budget(options.budget)
     images = budget.images if options.images is None else options.images
     references = {name: row.reference or table.reference for name, row in table.rows.items()}
@@ -39,7 +39,7 @@ def measure_table(
 
 
 def training_curves(results: Results) -> list[Row]:
-    """Return the validations of all finished runs, by epoch."""
+    """Return the validation accuracies of all finished runs, by epoch."""
     rows: list[Row] = []
     for group in results.groups.values():
         names = {"data": group.data, "row": group.row, "attention": group.attention}
@@ -51,9 +51,9 @@ def training_curves(results: Results) -> list[Row]:
 
 
 def devices_of(groups: Sequence[Group]) -> list[str]:
-    """Return what the finished runs were trained on, each once: devices in turn, with their versions.
+    """Return the distinct devices of the finished runs, with their versions.
 
-    A run that was resumed elsewhere has several devices.
+    A run that was resumed on another device has several, in order.
     """
     runs = [path for group in groups for path in group.finished().values()]
     lines = [", then ".join(devices_in_turn(history(run))) for run in runs]
@@ -73,14 +73,14 @@ def show_table(
     """Print a table and write its files.
 
     Args:
-        table: as read.
-        records: of all cells.
-        curves: of the trainings, for the figure.
-        folder: of the files.
-        options: of the command line.
-        device: on which the table was measured.
-        command: that makes the table, without its budget.
-        trained: devices of the trainings, as `devices_of` returns them.
+        table: the table.
+        records: records of all cells.
+        curves: validation accuracies of the trainings, for the figure.
+        folder: folder of the files.
+        options: options of the command line.
+        device: device on which the table was measured.
+        command: command that makes the table, without its budget.
+        trained: devices of the trainings, from `devices_of`.
     """
     from eval.papers.figure import draw_table
     from eval.plotting.options import add_title
