@@ -148,23 +148,10 @@ class RotatedFeaturesBackend(LinearBackend):
     weights = AttentionBackend.weights  # the features of LinearBackend are without the rotation
 
 
-def import_fast_attention() -> Any:
-    """Return the class of performer-pytorch, which is slow to import, or raise an ImportError with the packages."""
-    try:
-        from performer_pytorch import FastAttention
-    except ImportError as error:
-        raise ImportError(
-            f"the attention performer-pytorch needs the package of that name ({error}): pip install performer-pytorch "
-            f"setuptools."
-        ) from error
-    return FastAttention
-
-
 class PerformerPytorchBackend(AttentionBackend):
-    """FastAttention of the package performer-pytorch, as it stands, after our rotations: a baseline.
+    """FastAttention of the package performer-pytorch, after our rotations: a baseline, with what it `lacks`.
 
-    Its epsilons (1e-4 in the softmax kernel, 1e-3 in the generalised one), its one draw for all heads and its
-    stabilisers are its own. It has no key mask, no key bias and no locality.
+    Its epsilons (1e-4 for softmax, 1e-3 for others), its one draw for all heads and its stabilisers are its own.
 
     Args:
         head_dim, num_heads: width d and number H of heads.
@@ -177,7 +164,10 @@ class PerformerPytorchBackend(AttentionBackend):
 
     def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
         super().__init__()
-        fast_attention = import_fast_attention()
+        try:
+            from performer_pytorch import FastAttention  # slow to import, and needed by this backend only
+        except ImportError as error:
+            raise ImportError(f"{error}: pip install performer-pytorch setuptools") from error
 
         feature_map = current_name("feature map", feature_map)
         known = {"favor+": {"num_features"}, "arc-cosine": {"num_features", "order"}}
@@ -186,7 +176,7 @@ class PerformerPytorchBackend(AttentionBackend):
         generalized = feature_map == "arc-cosine"
         self.seed, self.homogeneous = seed, generalized  # up to its epsilon
         with seeded(seed, 0):
-            self.fast = fast_attention(
+            self.fast = FastAttention(
                 head_dim,
                 nb_features=options.get("num_features", 256),
                 generalized_attention=generalized,
