@@ -1,4 +1,4 @@
-"""Draw the figures of experiments/** anew from their CSV files, as `figures.yaml` says.
+"""Redraw the figures of experiments/** from their CSV files, as described in `figures.yaml`.
 
 python -m experiments.figures                       # all of them (`make figures`)
 python -m experiments.figures arrow/main.png        # one of them
@@ -29,7 +29,7 @@ def read_figures() -> dict[str, dict[str, Any]]:
     """Return the fields of each figure by its path.
 
     Raises:
-        ValueError: a field that is not known.
+        ValueError: an unknown field.
     """
     figures: dict[str, dict[str, Any]] = yaml.safe_load(FIGURES.read_text(encoding="utf-8"))
     for name, fields in figures.items():
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.figures", description=__doc__.split("\n\n")[0])
     parser.add_argument("figures", nargs="*", metavar="FIGURE", help="like arrow/main.png (default: all)")
     parser.add_argument("--format", nargs="+", choices=FORMATS, default=["png"])
-    parser.add_argument("--out", type=Path, default=ROOT, help="where the folders of figures are (default: here)")
+    parser.add_argument("--out", type=Path, default=ROOT, help="folder of the figures' folders (default: this one)")
     options = parser.parse_args(arguments)
     figures, wrong = read_figures(), 0
     for name in options.figures or figures:

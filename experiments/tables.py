@@ -1,7 +1,7 @@
 """Fill the tables of experiments/**/README.md from the CSV files beside them.
 
-    python -m experiments.tables            # write all tables anew (`make tables`)
-    python -m experiments.tables --check    # only say which README.md is out of date
+    python -m experiments.tables            # rewrite all tables (`make tables`)
+    python -m experiments.tables --check    # only report which README.md is out of date
 
 A table stands between two markers. The first one describes it in YAML; what follows it, up to the second, is generated:
 
@@ -21,9 +21,9 @@ Fields of a table:
     across   CSV column with one table column for each of its values; `value` names the CSV column shown in the cells.
     columns  title of a table column -> value of `across`; without `across`, -> CSV column shown in the cells.
     where    conditions {CSV column: value} on all rows. Values may contain the wildcards * and ?.
-    many     what a cell shows of several CSV rows: seeds (mean with 95 % interval; single values, where they lie 10 or
-             more apart), list, mean, range, spread (mean and range), max, or difference (signed mean with interval;
-             the row of the `reference` shows its accuracy). Default: seeds.
+    many     summary of several CSV rows in a cell: seeds (mean with 95 % interval, or single values that are 10 or more
+             apart), list, mean, range, spread (mean and range), max, or difference (signed mean with interval; the
+             row of the `reference` shows its accuracy). Default: seeds.
     format   Python's format of a number, .1f by default; or a text such as "{weight:.2f} at {step:.0f}" of one CSV row;
              or both by title of a column, {title: ..., default: ...}.
     scale    factor of the numbers, 100 for shares in per cent.
@@ -51,14 +51,14 @@ from eval.statistics import student_interval
 ROOT = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- table\n(.*?)\n-->\n)(.*?)(<!-- end table -->)", re.DOTALL)
 FIELDS = {"file", "rows", "labels", "across", "value", "columns", "where", "many", "format", "scale", "heading"}
-APART = 10.0  # seeds that lie this many points apart are shown one by one
+APART = 10.0  # distance of seeds in points from which their values are shown one by one
 
 CsvRow = dict[str, str]
 Condition = Mapping[str, Any]
 
 
 def read_csv(path: Path) -> list[CsvRow]:
-    """Return the rows of a CSV file of an evaluation, with the column `seed` of the runs' names."""
+    """Return the rows of an evaluation's CSV file, with a column `seed` from the names of the runs."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}.")
     _, rows = report.read_csv(path)
@@ -88,7 +88,7 @@ def select(rows: Sequence[CsvRow], conditions: Condition) -> list[CsvRow]:
 
 
 def show_seeds(rows: Sequence[CsvRow], column: str, scale: float, form: str) -> str:
-    """Return the mean over seeds with its interval, or the single values where they lie far apart."""
+    """Return the mean over seeds with its interval, or the single values where they are far apart."""
     values = [number(row, column, scale) for row in rows]
     if max(values) - min(values) >= APART:
         return f"{statistics.mean(values):{form}}: {' / '.join(f'{value:{form}}' for value in values)}"
@@ -101,7 +101,7 @@ def show_seeds(rows: Sequence[CsvRow], column: str, scale: float, form: str) -> 
 
 
 def show_difference(rows: Sequence[CsvRow], column: str, form: str) -> str:
-    """Return the mean difference to the reference with Student's interval over seeds; of the reference, accuracy."""
+    """Return the mean difference to the reference with Student's interval over seeds; for the reference, accuracy."""
     if all(without_seed(row["model"]) == row["reference"] for row in rows):
         return show_seeds(rows, "accuracy", 1.0, form)
     mean, low, high = student_interval([number(row, column, 1.0) for row in rows])
@@ -109,7 +109,7 @@ def show_difference(rows: Sequence[CsvRow], column: str, form: str) -> str:
 
 
 def show(rows: Sequence[CsvRow], column: str, title: str, table: Condition) -> str:
-    """Return the text of a cell, of all CSV rows that belong to it."""
+    """Return the text of a cell from the CSV rows that belong to it."""
     form, scale, many = table.get("format", ".1f"), float(table.get("scale", 1)), table.get("many", "seeds")
     if isinstance(form, Mapping):
         form = form.get(title, form["default"])
@@ -143,7 +143,7 @@ def build(table: Condition, folder: Path) -> str:
         names = [without_seed(row[key]) for row in select(read_csv(folder / table["file"]), where)]
         labels = dict(zip(names, names, strict=True))
     found: dict[str, list[CsvRow]] = {}
-    files = dict.fromkeys([table["file"]] if "file" in table else [])  # in their order, each once
+    files = dict.fromkeys([table["file"]] if "file" in table else [])  # distinct, in order
     for label, condition in labels.items():
         conditions = dict(condition) if isinstance(condition, Mapping) else {key: condition}
         name = conditions.pop("file", table.get("file", "no file"))
@@ -168,7 +168,7 @@ def build(table: Condition, folder: Path) -> str:
 
 
 def fill(text: str, folder: Path) -> str:
-    """Return the text of a README.md with all its tables built anew."""
+    """Return the text of a README.md with all its tables rebuilt."""
     blocks = len(BLOCK.findall(text))
     if not blocks == text.count("<!-- table") == text.count("<!-- end table"):
         raise ValueError("a table needs both its markers, `<!-- table`, `-->` and `<!-- end table -->`, on own lines.")

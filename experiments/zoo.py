@@ -1,7 +1,7 @@
 """Fill the table of models/README.md from the `config.json` of each model there.
 
-python -m experiments.zoo            # write the table anew (`make tables`)
-python -m experiments.zoo --check    # only say whether it is out of date
+python -m experiments.zoo            # rewrite the table (`make tables`)
+python -m experiments.zoo --check    # only report whether it is out of date
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ COLUMNS = ("model", "trained on", "parts", "file", "test: pixels", "tokens", "ac
 
 
 def models(zoo: Path = ZOO) -> list[Path]:
-    """Return the folders of the models, in the order of their names."""
+    """Return the folders of the models, ordered by name."""
     return sorted(path.parent for path in zoo.glob(f"*/{CONFIG}"))
 
 
 def build(zoo: Path = ZOO) -> str:
-    """Return the table: for each model a row for each size that it was tested at."""
+    """Return the table, with a row for each model and each size at which it was tested."""
     rows: list[list[str]] = []
     for folder in models(zoo):
         content = read_config(folder)

@@ -1,10 +1,10 @@
-"""Count the Python calls and files that one attention layer takes forward.
+"""Count the Python calls and files in the forward pass of one attention layer.
 
     python tools/count_calls.py [-v] [--all]
 
 A call is a Python function of `performer_string` entered during `SelfAttention.forward`, after a warm-up. With `--all`
-those of torch and the standard library count too. `-v` lists the functions. The rotation is prepared before, as a model
-prepares it once for all layers.
+those of torch and the standard library count too. `-v` lists the functions. The rotation is prepared before, since a
+model prepares it once for all layers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def count(options: dict[str, Any]) -> tuple[Counter[str], Counter[str]]:
-    """Return the number of calls by function and by file of one layer in a training step's forward pass."""
+    """Return the numbers of calls of one layer in a training step's forward pass, by function and by file."""
     torch.manual_seed(0)
     model = ViT(ViTConfig(image_size=320, patch_size=16, width=64, depth=1, num_heads=4, num_classes=2, **options))
     images, functions, files = torch.randn(2, 3, 320, 320), Counter[str](), Counter[str]()

@@ -3,7 +3,7 @@
     python tools/test_versions.py [--torch 2.11.0 2.14.1] [--python 3.10 3.12] [--folder .versions] [TEST ...]
 
 An interpreter is taken from the search path, and otherwise fetched by uv where that is installed. Combinations without
-one are skipped, and named at the end. An environment takes some 6 GB of disk on Linux, and is kept for the next time.
+one are skipped, and listed at the end. An environment takes some 6 GB of disk on Linux, and is kept for the next time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TORCHVISION = {"2.11.0": "0.26.0", "2.14.1": "0.29.1"}  # what belongs to each torch
-# Chosen here, brought by torch, or bound by it: other versions of torch want other ones.
+TORCHVISION = {"2.11.0": "0.26.0", "2.14.1": "0.29.1"}  # matching version for each torch
+# Packages chosen here, installed by torch, or pinned by it: other versions of torch need other versions of them.
 OF_TORCH = ("torch", "torchvision", "triton", "setuptools", "sympy", "networkx")
-NUMPY_OF_TRITON = {"2.11.0": "numpy<2.4"}  # the interpreter of Triton 3.6 fails with later ones
+NUMPY_OF_TRITON = {"2.11.0": "numpy<2.4"}  # Triton 3.6's interpreter fails with later versions
 
 
 def requirements(torch: str) -> str:
-    """Return the requirements of the lock file, with another torch and without what belongs to the locked one."""
+    """Return the requirements of the lock file with another torch, without packages that belong to the locked one."""
     lines = [f"torch=={torch}", f"torchvision=={TORCHVISION[torch]}", "setuptools>=77"]
     for line in (ROOT / "requirements.lock").read_text().splitlines():
         name = re.split(r"[=\s;]", line)[0]
@@ -42,10 +42,10 @@ def make_environment(python: str, folder: Path) -> str | None:
 
     Args:
         python: version of the interpreter, such as 3.12.
-        folder: of the environment.
+        folder: folder of the environment.
 
     Returns:
-        Why there is none, or None.
+        Reason why it could not be made; None on success.
     """
     here = "{}.{}".format(*sys.version_info[:2])
     interpreter = sys.executable if python == here else shutil.which(f"python{python}")
@@ -70,7 +70,7 @@ def install(folder: Path, torch: str) -> bool:
 
 
 def run(python: str, torch: str, root: Path, tests: list[str]) -> str:
-    """Test one combination and return its result in a word or two, `skipped: ...` where it has no interpreter."""
+    """Test one combination and return its result as a short text, `skipped: ...` where it has no interpreter."""
     folder = root / f"torch-{torch}-python-{python}"
     installed = folder / "installed"
     wanted = requirements(torch)
@@ -83,18 +83,18 @@ def run(python: str, torch: str, root: Path, tests: list[str]) -> str:
         installed.write_text(wanted)
     print(f"{folder}: testing", flush=True)
     command = [str(folder / "bin" / "python"), "-m", "pytest", "-m", "not slow", *(tests or ["--numprocesses", "auto"])]
-    command += ["-p", "no:cacheprovider"]  # which remembers what failed with the versions of `make install`
+    command += ["-p", "no:cacheprovider"]  # the cache is for failures with the versions of `make install`
     outcome = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
     return "passed" if outcome == 0 else f"FAILED (pytest's status {outcome})"
 
 
 def main() -> None:
-    """Test every combination, and end with status 1 unless all that had an interpreter passed."""
+    """Test every combination, and exit with status 1 unless all with an interpreter passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch", nargs="+", default=list(TORCHVISION), choices=list(TORCHVISION))
     parser.add_argument("--python", nargs="+", default=["3.10", "3.12"], help="versions, such as 3.10")
-    parser.add_argument("--folder", type=Path, default=ROOT / ".versions", help="where the environments are made")
-    parser.add_argument("tests", nargs="*", help="files of tests; all fast ones in several processes by default")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".versions", help="folder of the environments")
+    parser.add_argument("tests", nargs="*", help="test files; by default all fast tests in several processes")
     arguments = parser.parse_args()
     results = {
         f"torch {torch}, Python {python}": run(python, torch, arguments.folder.resolve(), arguments.tests)
