@@ -3,8 +3,8 @@
 Read in this order:
 
     sums.py            the entry: `decayed_sum` over a grid, and `decayed_attention` with prefix tokens and denominator
-    inputs.py          what every sum takes: `SumInputs`
-    plan.py            which heads go through a window, through coarse nodes or by blocks, by predicted cost
+    inputs.py          the inputs of every sum: `SumInputs`
+    plan.py            the choice of a window, coarse nodes or blocks for each head, by predicted cost
     window.py          the exact sum inside a window, over the tiles of tiles.py
     neighbours.py      the same on a GPU: windows of whole tiles, which neighbour_tiles.py cuts, in few large operations
     bilateral_grid.py  the sum of wide Gaussians through coarse nodes, with the operations of nodes.py

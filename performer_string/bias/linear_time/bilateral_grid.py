@@ -7,8 +7,8 @@ Gaussian by the hats' variance f (1 - f) t^2 at the fraction f of a cell. Its me
 t^2 (1 - 1 / cell^2) / 6. The blur B_g is therefore a Gaussian of the variance b^2 = s_g^2 - t^2 (1 - 1 / cell^2) / 3.
 Its amplitude is s_g / b along each axis, which keeps the mass. cell = 1 is exact.
 
-Heads go one by one. Only the features of some cells are in memory. The backward pass computes them, and the sums at the
-nodes, again. Source: the project's own; the bilateral grid is Chen, Paris and Durand (2007).
+Heads are computed one by one. Only the features of some cells are in memory. The backward pass computes them, and the
+sums at the nodes, again. Source: the project's own; the bilateral grid is Chen, Paris and Durand (2007).
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from performer_string.utils.autograd import first_order
 from performer_string.utils.cache import memoized
 from performer_string.utils.numerics import chunk_slices
 
-BLUR_REACH = 3.5  # in standard deviations
+BLUR_REACH = 3.5  # reach of a blur, in standard deviations
 MIN_VALUE_BLOCK = 16  # values at a time; matrix products of fewer are slow
 NODE_SUMS = {"cpu": 2**25, "cuda": 2**28}  # numbers at the nodes in memory; each block of values computes features anew
 
 
 def cell_shape(spacing: float, grid: Grid) -> Triple:
-    """Return the tokens of a cell along each axis: the most whose nodes lie at most `spacing` patches apart.
+    """Return the number of tokens of a cell along each axis, the largest with nodes at most `spacing` patches apart.
 
-    They are at least 1 and at most a quarter of the axis. Four cells cost next to nothing more than one, and keep the
-    gradient to a very wide Gaussian's width.
+    It is at least 1 and at most a quarter of the axis. Four cells cost hardly more than one, and keep the gradient of
+    the width of a very wide Gaussian.
     """
     c0, c1, c2 = [
         max(1, min(n // 4, math.floor(spacing / step + 1e-9))) for n, step in zip(grid.shape, grid.steps, strict=True)
@@ -57,18 +57,18 @@ def cell_shape(spacing: float, grid: Grid) -> Triple:
 
 
 def order_of_axes(grid: Grid) -> list[int]:
-    """Return the axes of a grid, those of one token first."""
+    """Return the axes of a grid, with the axes of one token first."""
     return sorted(range(3), key=lambda axis: grid.shape[axis] > 1)
 
 
 def by_axis(widths: Tensor, dim: int) -> Tensor:
-    """Return widths for each of C axes, [H, G, C], from these or from those for all axes together, [H, G]."""
+    """Return widths for each of C axes, [H, G, C], from widths for each axis or for all axes together, [H, G]."""
     return widths[..., None].expand(-1, -1, dim) if widths.ndim == 2 else widths
 
 
 @memoized(256)
 def make_cells(grid: Grid, cell: Triple) -> Cells:
-    """Return the cells of a grid, its axes of one token put first, which leaves the order of the tokens as it is."""
+    """Return the cells of a grid with its axes of one token first; the order of the tokens stays the same."""
     a, b, c = order_of_axes(grid)
     shape, steps = grid.shape, grid.steps
     sorted_grid = Grid((shape[a], shape[b], shape[c]), (steps[a], steps[b], steps[c]), grid.dim)
@@ -84,7 +84,7 @@ def blur_weights(width: Tensor, reach: int, cell: int, step: float) -> Tensor:
 
 
 class _GridSum(torch.autograd.Function):
-    """out = slice(B splat(fk, v), fq) of one head, and one column more: fq . key_sums.
+    """out = slice(B splat(fk, v), fq) of one head, with one more column: fq . key_sums.
 
     Shapes: q, k, v [cells, B, S, .], key_sums [B, m, .].
     """
@@ -157,7 +157,7 @@ class _GridSum(torch.autograd.Function):
 
 
 def _blurs(weights: Sequence[Tensor], axes: list[int]) -> list[Blur]:
-    """Return the blur of each Gaussian from the weights of all, which lie in a row with those of one axis each."""
+    """Return the blur of each Gaussian from all weights in a row, one tensor for each Gaussian and axis."""
     count = len(axes)
     return [list(zip(axes, weights[i : i + count], strict=True)) for i in range(0, len(weights), count)]
 
@@ -195,13 +195,13 @@ def _value_block(v: Tensor, source: FeatureSource, cells: Cells) -> int:
 
 
 def grid_sum(inputs: SumInputs, amplitudes: Tensor, widths: Tensor, cell: Triple) -> Tensor:
-    """Return sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j of a mixture of Gaussians, and one column more.
+    """Return sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j of a mixture of Gaussians, with one more column.
 
     Args:
         inputs: tokens and values, on a grid of two tokens or more.
-        amplitudes, widths: a_g and s_g of each head, [H, G], widths in patches; [H, G, C] where each axis has its own.
-            The error is a few per cent where nodes lie at most half a width apart.
-        cell: tokens from node to node along each axis.
+        amplitudes, widths: amplitudes a_g, [H, G], and widths s_g in patches, [H, G], or [H, G, C] with one for each
+            axis. The error is a few per cent where nodes lie at most half a width apart.
+        cell: number of tokens from node to node along each axis.
 
     Returns:
         [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).

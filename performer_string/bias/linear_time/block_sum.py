@@ -2,13 +2,13 @@
 
     out_i = sum_j lambda_ij phi(q_i)^T phi(k_j) v_j,   lambda_ij = prod_c a_c^|i_c - j_c|
 
-Each axis has one factor for sources before and one for those behind a target, so that decays may be directed. The grid
-is cut into blocks. Inside a block are N x N weights. All other pairs come by four walks (`decay_walk`). Those from
-above and from below go over whole rows, and those from the left and from the right within the rows of the block.
-Nothing is left out.
+Each axis has one factor for sources before a target and one for sources behind it, so that decays may be directed. The
+grid is cut into blocks. Inside a block are N x N weights. All other pairs are summed by four walks (`decay_walk`).
+Those from above and from below go over whole rows, and those from the left and from the right within the rows of the
+block. No pair is left out.
 
-Heads go one by one. Where there are many features, those of one row of blocks at a time are in memory. The states of a
-row of tokens are in memory, too (m d numbers each). The backward pass computes both again.
+Heads are computed one by one. Where there are many features, those of one row of blocks at a time are in memory. The
+states of a row of tokens are in memory, too (m d numbers each). The backward pass computes both again.
 
 Source: the project's own. The recurrence along an axis is that of linear attention with a decay (RetNet,
 arXiv:2307.08621). Here it runs in both directions of two axes.
@@ -36,11 +36,11 @@ from performer_string.utils.autograd import first_order
 
 
 class Walks:
-    """The walks that bring what is outside of a block: from above, below, left and right.
+    """The walks that carry sums from outside of a block into it: from above, below, left and right.
 
     Args:
-        blocks, decays: of the grid, and along both axes.
-        like: a tensor of the device and type of the sums.
+        blocks, decays: blocks of the grid, and decays along both axes.
+        like: tensor of the device and type of the sums.
         learned: whether the gradients of the decays across the lanes are wanted.
     """
 
@@ -55,7 +55,7 @@ class Walks:
 
 
 class _BlockSum(torch.autograd.Function):
-    """out_i = sum_j lambda_ij (fq_i . fk_j) v_j of one head, and one column more: fq_i . key_sums.
+    """out_i = sum_j lambda_ij (fq_i . fk_j) v_j of one head, with one more column: fq_i . key_sums.
 
     Two sweeps over the bands, down and up, compute the features of one band at a time.
 
@@ -156,7 +156,7 @@ class _BlockSum(torch.autograd.Function):
 
 
 def sweeps(bands: int) -> list[tuple[int, int]]:
-    """Return the bands of both sweeps in order, as (0, y) from above and (1, y) from below; one has a single sweep."""
+    """Return the bands of both sweeps in order, (0, y) from above and (1, y) from below; one band has one sweep."""
     up = range(bands - 1, -1, -1) if bands > 1 else ()
     return [*((0, y) for y in range(bands)), *((1, y) for y in up)]
 
@@ -175,7 +175,7 @@ def walks_gradient(there: Walks, back: Walks) -> Tensor:
     """Return the gradients of the logarithms of the factors from outside of blocks: [2, 2], as `block_gradient`.
 
     Args:
-        there, back: the walks, and those with targets and sources exchanged.
+        there, back: walks, and walks with targets and sources exchanged.
     """
     total = torch.zeros(2, 2, dtype=torch.float64)
     for axis, (walks, transposed) in enumerate(((there.vertical, back.vertical), (there.horizontal, back.horizontal))):
@@ -190,15 +190,15 @@ def walks_gradient(there: Walks, back: Walks) -> Tensor:
 
 
 def block_sum(inputs: SumInputs, rates: Tensor, blocks: Blocks) -> Tensor:
-    """Return sum_j lambda_ij phi(q_i)^T phi(k_j) v_j of a decay by its rates, and one column more.
+    """Return sum_j lambda_ij phi(q_i)^T phi(k_j) v_j of a decay by its rates, with one more column.
 
     lambda_ij = exp(-sum_c rate_c |p_ic - p_jc|).
 
     Args:
         inputs: tokens and values, on a grid with at most two axes of more than one token.
-        rates: for each patch of distance, at least 0, [H, C, 2]. The first is of keys whose coordinate is lower than
-            the query's, the second of those whose coordinate is higher. Infinity for no weight.
-        blocks: of the grid, from `make_blocks`.
+        rates: rates of the decay per patch of distance, at least 0, [H, C, 2]. The first is for keys whose coordinate
+            is lower than the query's, the second for keys whose coordinate is higher. Infinity for no weight.
+        blocks: blocks of the grid, from `make_blocks`.
 
     Returns:
         [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).

@@ -21,8 +21,8 @@ class Blocks:
     """Blocks of a grid of rows and columns, the last ones filled up with tokens that take no part.
 
     Attributes:
-        rows, columns: tokens of the grid along both axes.
-        height, width: tokens of a block along both axes.
+        rows, columns: numbers of tokens of the grid along both axes.
+        height, width: numbers of tokens of a block along both axes.
     """
 
     rows: int
@@ -32,12 +32,12 @@ class Blocks:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Blocks along both axes."""
+        """Numbers of blocks along both axes."""
         return -(-self.rows // self.height), -(-self.columns // self.width)
 
     @property
     def places(self) -> int:
-        """Places of all blocks, with those that hold no token."""
+        """Number of places of all blocks, also of those that hold no token."""
         return self.counts[0] * self.height * self.counts[1] * self.width
 
     @property
@@ -81,11 +81,11 @@ def make_blocks(grid: Grid, side: int) -> Blocks | None:
 
 @dataclass(frozen=True)
 class DecayMatrix:
-    """A matrix of decays a_-^n a_+^l, and what its gradient means for the logarithms of both factors.
+    """A matrix of decays a_-^n a_+^l, with its derivatives by the logarithms of both factors.
 
     Attributes:
-        value: the matrix.
-        before, behind: its derivatives by log a_- and log a_+, n and l times the value.
+        value: matrix of decays.
+        before, behind: derivatives by log a_- and log a_+, n and l times the value.
     """
 
     value: Tensor
@@ -103,7 +103,7 @@ class AxisDecay:
     """The decay of one head along one axis.
 
     Attributes:
-        before, behind: log a_- and log a_+, at most 0; -inf for a side without weight.
+        before, behind: logarithms of a_- and a_+, at most 0; -inf for a side without weight.
     """
 
     before: float
@@ -124,8 +124,8 @@ class AxisDecay:
         """Return the decays inside a chunk of lanes, and, if linked, from the lanes before and behind it.
 
         Returns:
-            [lanes, lanes], or [lanes, lanes + 2]. What comes from before is given at the last place before the chunk,
-            and what comes from behind at the first one behind it.
+            [lanes, lanes], or [lanes, lanes + 2]. The state from before is given at the last place before the
+            chunk, and the state from behind at the first place behind it.
         """
         lane = torch.arange(lanes, dtype=torch.float64)
         steps = lane[:, None] - lane
@@ -160,7 +160,7 @@ def power(log: float, exponent: Tensor) -> Tensor:
     return torch.where(exponent == 0, 1.0, torch.where(exponent == 0, 1.0, exponent).mul(log).exp())
 
 
-Decays = tuple[AxisDecay, AxisDecay]  # along the columns and along the rows
+Decays = tuple[AxisDecay, AxisDecay]  # the decays along the columns and along the rows
 
 
 def block_decay(blocks: Blocks, decays: Decays) -> Tensor:
@@ -173,8 +173,8 @@ def block_gradient(blocks: Blocks, decays: Decays, pairs: Tensor) -> Tensor:
     """Return the gradients of the logarithms of the factors inside of blocks.
 
     Args:
-        blocks: of the grid.
-        decays: along both axes.
+        blocks: blocks of the grid.
+        decays: decays along both axes.
         pairs: gradient of lambda between the tokens of a block, [h w, h w].
 
     Returns:

@@ -1,8 +1,8 @@
-"""A walk over the blocks of a grid along one axis, which carries sums over all tokens behind it.
+"""A walk over the blocks of a grid along one axis, which carries sums over all tokens that it has passed.
 
 A lane is a row or a column of the grid. Its state is the sum of r_j c_j^T over the tokens that the walk has passed.
 Each has its decay along the axis. At a block the states of its lanes are mixed by the decay across the lanes, and
-multiplied with the block's tokens. A token then pays one update and one product of the size of a state.
+multiplied with the block's tokens. Each token then takes one update and one product of the size of a state.
 
 Blocks come in bands, the rows of blocks [X, B, h, w, .]. A vertical walk takes one step at a band, in which all columns
 are lanes. A horizontal walk goes through each band for itself.
@@ -29,14 +29,14 @@ def wide(x: Tensor) -> torch.dtype:
 
 @dataclass
 class Consumer:
-    """Tokens of a band that are multiplied with the states, and where the products are added.
+    """Tokens of a band that are multiplied with the states, and the sums that the products are added to.
 
     Attributes:
-        x: [X, B, h, w, D] for a product with the states' first axis, or [X, B, h, w, m] with their second.
-        out: [X, B, h, w, m] or [X, B, h, w, D], the other one.
+        x: tokens, [X, B, h, w, D] for a product with the states' first axis, or [X, B, h, w, m] with their second.
+        out: sums of the products, [X, B, h, w, m] or [X, B, h, w, D], the other one.
         of_rows: whether x goes with the first axis.
-        partner: of the shape of out; its inner products with what is added, times the coordinate along the walk, are
-            added to the walk's `moment`.
+        partner: tensor of the shape of out. Its inner products with what is added, times the coordinate along the walk,
+            are added to the walk's `moment`.
     """
 
     x: Tensor
@@ -66,12 +66,12 @@ class Products:
 
 @dataclass
 class Work:
-    """What a chunk's tokens do with its states: they are multiplied with these, and then added to them.
+    """Operations of a chunk's tokens on its states: products with the states, and then an update of the states.
 
     Attributes:
-        source, columns: r and c, [lanes B, D, size] and [lanes B, size, m'].
+        source, columns: factors r and c of the update, [lanes B, D, size] and [lanes B, size, m'].
         products: tokens, their sums, and `of_rows`, for each consumer.
-        pair: g and q, [lanes B, D, size] and [lanes B, size, m'], or None.
+        pair: factors g and q, [lanes B, D, size] and [lanes B, size, m'], or None.
     """
 
     source: Tensor
@@ -84,11 +84,11 @@ class Walk:
     """A walk in one direction.
 
     Args:
-        blocks: of the grid.
+        blocks: blocks of the grid.
         vertical: whether the walk goes along the columns, whose lanes are columns; else along the rows of a band.
-        backward: whether it goes towards lower coordinates. Sources are then behind their targets.
-        along, across: the decays along the walk, and across its lanes.
-        like: a tensor of the device and type of the states.
+        backward: whether the walk goes towards lower coordinates. Sources are then behind their targets.
+        along, across: decays along the walk, and across its lanes.
+        like: tensor of the device and type of the states.
         learned: whether the gradient of the decay across the lanes is wanted.
 
     Attributes:
@@ -135,14 +135,14 @@ class Walk:
         consumers: list[Consumer],
         pair: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """Go through a band, and add the products with the states. A vertical walk comes by its `order`.
+        """Go through a band, and add the products with the states. A vertical walk visits bands in its `order`.
 
         Args:
-            band: its number.
-            rows, columns: r and c of the sources, [X, B, h, w, D] and [X, B, h, w, m].
-            consumers: of the states.
-            pair: g and q of a walk that is `learned`, [X, B, h, w, D] and [X, B, h, w, m]. The gradient is that of
-                sum_i g_i S_i q_i.
+            band: index of the band.
+            rows, columns: factors r and c of the sources, [X, B, h, w, D] and [X, B, h, w, m].
+            consumers: consumers of the states.
+            pair: factors g and q of a walk that is `learned`, [X, B, h, w, D] and [X, B, h, w, m]. The gradient is that
+                of sum_i g_i S_i q_i.
         """
         if self.is_empty:
             return
@@ -167,7 +167,7 @@ class Walk:
             self.collect(product.out.mul_(self.target_weights), consumer, batch, band if self.vertical else None)
 
     def state(self, number: int, batch: int, width: int, columns: int, band: int) -> States:
-        """Return the states of a part of the columns: its own of a vertical walk, and room for any in a band."""
+        """Return the states of a part of the columns, which a vertical walk keeps and a horizontal one uses anew."""
         key = number if self.vertical else columns
         if key not in self.states:
             shape = (self.chunks, self.mix.shape[1], batch, width, columns)
@@ -198,7 +198,7 @@ class Walk:
         state.passed = True
 
     def parts(self, columns: Tensor, rows: int) -> list[slice]:
-        """Return slices of the columns so that so many rows of states fit into the cache."""
+        """Return slices of the columns such that this number of rows of states fits into the cache."""
         width, budget = columns.shape[-1], STATES.get(columns.device.type, STATES["cpu"])
         size = -(-width // (16 * -(-rows * width // budget))) * 16
         return [slice(start, min(start + size, width)) for start in range(0, width, size)]

@@ -1,4 +1,4 @@
-"""What every sum over a grid takes: tokens, values, the source of the features, and which keys are masked."""
+"""Inputs of every sum over a grid: tokens, values, the source of the features, and the mask of the keys."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from performer_string.ops.layout import Grid
 
 @dataclass(frozen=True, eq=False)
 class SumInputs:
-    """Queries, keys and values of a sum over a grid, and what belongs to them.
+    """Queries, keys and values of a sum over a grid, and the other inputs of the sum.
 
     Attributes:
-        source: of the features of these heads.
-        q, k: what the source computes features of, [B, H, N, .].
-        v: [B, H, N, d].
-        grid: of the tokens.
-        masked: True for masked keys, [B, 1, N, 1].
+        source: source of the features of these heads.
+        q, k: tokens that the source computes features of, [B, H, N, .].
+        v: values, [B, H, N, d].
+        grid: grid of the tokens.
+        masked: mask of the keys, [B, 1, N, 1], True for masked keys.
         key_sums: sums over keys without lambda. [B, H, m, d + 1]: phi(q_i)^T key_sums is added, and its last column is
             the sum over all keys. [B, H, m, 1]: that column alone. None: the sum over the keys k.
         products: type of the operands of matrix products between neighbouring tiles on a GPU; that of v by default.
@@ -39,12 +39,12 @@ class SumInputs:
 
     @property
     def heads(self) -> int:
-        """H."""
+        """Number H of heads."""
         return self.q.shape[1]
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """What each autograd function takes last: masked, q, k, v, key_sums and what is learned."""
+        """Last arguments of each autograd function: masked, q, k, v, key_sums and the learned tensors."""
         return self.masked, self.q, self.k, self.v, self.key_sums, *self.source.learned
 
     @cached_property
@@ -64,7 +64,7 @@ class SumInputs:
         """Yield the inputs of each head, without the axis of heads, with their tokens arranged in another way.
 
         Args:
-            arrange: tokens [B, N, c], with zeros in places that hold none.
+            arrange: function that arranges tokens [B, N, c], with zeros in places that hold none.
             full: whether each place holds a token. The others are masked.
         """
         masked = self.masked

@@ -23,12 +23,12 @@ Pads = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a grid is cut into tiles.
+    """Tiles of a grid.
 
     Attributes:
-        tile: tokens of a tile along each axis; A is their product.
-        reach: tiles around a tile along each axis.
-        counts: tiles of the grid along each axis.
+        tile: number of tokens of a tile along each axis; A is their product.
+        reach: number of tiles on each side of a tile, along each axis.
+        counts: number of tiles of the grid along each axis.
     """
 
     tile: Triple
@@ -36,7 +36,7 @@ class Tiling:
     counts: Triple
 
     def neighbours(self, rows: int) -> Iterator[tuple[slice, ...]]:
-        """Yield, for each neighbour, where it is among the tiles of keys [B, H, T_0, T_1, T_2, ..] of some rows."""
+        """Yield the index of each neighbour among the tiles of keys [B, H, T_0, T_1, T_2, ..] of some rows."""
         counts = (rows, *self.counts[1:])
         for first in itertools.product(*(range(2 * r + 1) for r in self.reach)):
             yield (slice(None), slice(None), *(slice(f, f + n) for f, n in zip(first, counts, strict=True)))
@@ -61,9 +61,9 @@ def to_tiles(x: Tensor, tile: Triple, pads: Pads) -> Tensor:
     """Return tokens of a grid as tiles, with zeros before and after each axis.
 
     Args:
-        x: [B, H, n_0, n_1, n_2, c].
-        tile: tokens along each axis.
-        pads: before and after each axis, which make its length a multiple of the tile's.
+        x: tokens, [B, H, n_0, n_1, n_2, c].
+        tile: number of tokens of a tile along each axis.
+        pads: padding before and after each axis, which makes its length a multiple of the tile's.
 
     Returns:
         [B, H, T_0, T_1, T_2, A, c].
@@ -86,9 +86,9 @@ class Slab:
     """Some rows of tiles, and the keys around them.
 
     Attributes:
-        rows: of tiles.
-        tokens, keys: the queries and the keys among the grid's tokens.
-        query_pads, key_pads: that make tiles of them.
+        rows: number of rows of tiles.
+        tokens, keys: slices of the queries and of the keys among the grid's tokens.
+        query_pads, key_pads: padding that makes whole tiles of them.
     """
 
     rows: int
@@ -100,7 +100,7 @@ class Slab:
 
 @memoized(64)
 def cut_slabs(grid: Grid, tiling: Tiling, max_tokens: int) -> tuple[Slab, ...]:
-    """Return slabs of about so many tokens, or of one row of tiles; one slab where all tokens fit."""
+    """Return slabs of about `max_tokens` tokens, or of one row of tiles; one slab where all tokens fit."""
     (n0, n1, n2), a0 = grid.shape, tiling.tile[0]
     rows = tiling.counts[0] if max_tokens >= grid.tokens else max(1, max_tokens // (n1 * n2 * a0))
     halo = tiling.reach[0] * a0

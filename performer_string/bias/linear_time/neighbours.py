@@ -6,7 +6,7 @@ is one batched product over all tiles, heads and samples. A CPU prefers windows 
     out_i = sum over neighbours p of sum_(j in the tile at p) lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j
 
 Only the features of one slab of tiles and of the keys around it are in memory. The backward pass computes them again.
-Time N W (m + d), W tokens in a tile and its neighbours, and memory N d. Source: the project's own.
+Time is N W (m + d) for W tokens in a tile and its neighbours, memory N d. Source: the project's own.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def neighbour_table(bias: Bias, grid: Grid, tiling: Tiling, like: Tensor) -> Ten
     """Return lambda from each token of a tile to each token of each neighbour.
 
     Args:
-        bias: lambda of offsets.
-        grid: of the tokens.
-        tiling: of the grid.
-        like: a tensor of the device and type of the result.
+        bias: function that returns lambda of offsets.
+        grid: grid of the tokens.
+        tiling: tiling of the grid.
+        like: tensor of the device and type of the result.
 
     Returns:
         [P, H, 1, 1, 1, A, A], for P neighbours in the order of `Tiling.neighbours`.
@@ -62,7 +62,7 @@ def neighbour_table(bias: Bias, grid: Grid, tiling: Tiling, like: Tensor) -> Ten
 
 
 class _NeighbourSum(torch.autograd.Function):
-    """out_i = sum_j table_ij (fq_i . fk_j) v_j over the neighbours, and one column more: fq_i . key_sums."""
+    """out_i = sum_j table_ij (fq_i . fk_j) v_j over the neighbours, with one more column: fq_i . key_sums."""
 
     @staticmethod
     def forward(
@@ -141,8 +141,8 @@ def neighbour_sum(inputs: SumInputs, bias: Bias, tiling: Tiling) -> Tensor:
     """Return `window_sum` with windows of whole tiles.
 
     Args:
-        inputs, bias: as of `window_sum`. Sums are in the type of the values, whatever `inputs.products` is.
-        tiling: of the grid, from `make_tiling` with the radius.
+        inputs, bias: see `window_sum`. Sums are in the type of the values, whatever `inputs.products` is.
+        tiling: tiling of the grid, from `make_tiling` with the radius.
 
     Returns:
         [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).

@@ -30,8 +30,8 @@ class Cells:
     """The cells of a grid whose axes of more than one token come last, and their nodes.
 
     Attributes:
-        grid: of the tokens.
-        cell: tokens of a cell along each axis.
+        grid: grid of the tokens.
+        cell: number of tokens of a cell along each axis.
     """
 
     grid: Grid
@@ -39,13 +39,13 @@ class Cells:
 
     @cached_property
     def counts(self) -> Triple:
-        """Cells along each axis."""
+        """Number of cells along each axis."""
         c0, c1, c2 = (-(-n // s) for n, s in zip(self.grid.shape, self.cell, strict=True))
         return c0, c1, c2
 
     @cached_property
     def nodes(self) -> Triple:
-        """Nodes along each axis: one more than cells, except along an axis of one token."""
+        """Number of nodes along each axis: one more than cells, except along an axis of one token."""
         x0, x1, x2 = (c + (n > 1) for n, c in zip(self.grid.shape, self.counts, strict=True))
         return x0, x1, x2
 

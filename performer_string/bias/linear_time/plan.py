@@ -1,8 +1,8 @@
 """The choice between a window and coarse nodes for each head, by the predicted cost of both.
 
 A decay is exact as a function of distance and, to sufficient accuracy, a mixture of Gaussians. Its wide components can
-go through coarse nodes (`bilateral_grid`), the rest through a window (`window`). The window then takes the decay less
-what the nodes have. A decay lists the `Split`s that keep its error within bounds.
+go through coarse nodes (`bilateral_grid`), the rest through a window (`window`). The window then sums the decay less
+the part that goes through nodes. A decay lists the `Split`s that keep its error within bounds.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Plan:
     """A split in tokens of a grid. Heads of the same plan are computed together.
 
     Attributes:
-        radius: of the window along each axis; None for no window.
-        cell: tokens from node to node along each axis; None for no nodes.
-        first: the index of the first component that goes through the nodes.
-        blocks: of the exact sum of a decay with rates, which has neither window nor nodes; None for other sums.
+        radius: radius of the window along each axis, in tokens; None without a window.
+        cell: number of tokens from node to node along each axis; None without nodes.
+        first: index of the first component that goes through the nodes.
+        blocks: blocks for the exact sum of a decay with rates, which has neither window nor nodes; None for other sums.
     """
 
     radius: Triple | None
@@ -63,11 +63,11 @@ def predicted_cost(plan: Plan, grid: Grid, features: int, width: int, components
     """Return the predicted cost of one head, in multiplications.
 
     Args:
-        plan: of the head.
-        grid: of the tokens.
-        features: m.
-        width: d, of the values.
-        components: G.
+        plan: plan of the head.
+        grid: grid of the tokens.
+        features: number m of features.
+        width: width d of the values.
+        components: number G of components.
     """
     cost = 0.0
     if plan.blocks is not None:
@@ -84,7 +84,7 @@ def predicted_cost(plan: Plan, grid: Grid, features: int, width: int, components
 
 
 def block_cost(blocks: Blocks, features: int, width: int) -> float:
-    """Return the predicted cost of the exact sum by blocks, in multiplications; arguments as of `predicted_cost`."""
+    """Return the predicted cost of the exact sum by blocks, in multiplications; see `predicted_cost`."""
     tokens, state = blocks.places, features * width
     cost = BLOCKS_COST + tokens * blocks.height * blocks.width * (features + width + 2 * MEMORY_COST)
     for size, lanes, steps in ((blocks.height, blocks.width, 0), (blocks.width, blocks.height, 1)):
@@ -95,11 +95,11 @@ def block_cost(blocks: Blocks, features: int, width: int) -> float:
 
 @memoized(1024)
 def cheapest_plan(splits: tuple[Split, ...], grid: Grid, features: int, width: int, components: int) -> Plan:
-    """Return the plan of the split with the least predicted cost; arguments as those of `predicted_cost`."""
+    """Return the plan of the split with the least predicted cost; for the arguments see `predicted_cost`."""
     if grid.tokens == 1:
         return Plan((0, 0, 0), None, components)
     cheapest, least = None, math.inf
-    shape = replace(grid, steps=(1.0, 1.0, 1.0))  # all that costs depend on: steps may be scaled to learned widths
+    shape = replace(grid, steps=(1.0, 1.0, 1.0))  # costs do not depend on steps, which learned widths may scale
     for split in splits:
         plan = make_plan(split, grid)
         if plan is None:
@@ -115,10 +115,10 @@ def choose(bias: RelativeBias, grid: Grid, features: int, width: int) -> list[Pl
     """Return the cheapest plan for each head.
 
     Args:
-        bias: lambda.
-        grid: of the tokens.
-        features: m.
-        width: d, of the values.
+        bias: relative bias, lambda.
+        grid: grid of the tokens.
+        features: number m of features.
+        width: width d of the values.
 
     Raises:
         ValueError: widths that are not finite, or rates that are no numbers.
@@ -144,12 +144,12 @@ def choose(bias: RelativeBias, grid: Grid, features: int, width: int) -> list[Pl
 
 
 def scaled_to_first(grid: Grid, widths: list[float]) -> Grid:
-    """Return a grid whose axes are scaled so that a component with a width for each axis has that of the first on all.
+    """Return a grid with scaled axes, on which a component with a width for each axis has that of the first on all.
 
     A plan for it, in tokens, is one for the grid itself. Its costs are the same.
 
     Raises:
-        ValueError: widths of other than the grid's axes.
+        ValueError: a number of widths other than that of the grid's axes.
     """
     check_axes(len(widths), grid.dim)
     s0, s1, s2 = [step * widths[0] / width for step, width in zip(grid.steps, (*widths, *widths[:1] * 2), strict=False)]
@@ -163,9 +163,9 @@ def group_heads(plans: list[Plan], grid: Grid, features: int, v: Tensor) -> list
     another anyway.
 
     Args:
-        plans: of each head.
-        grid: of the tokens.
-        features: m.
+        plans: plan of each head.
+        grid: grid of the tokens.
+        features: number m of features.
         v: values, [B, H, N, d].
     """
     groups = []

@@ -23,21 +23,21 @@ SLAB = {"cpu": 2**21, "cuda": 2**26}  # features in memory at a time: on a CPU t
 
 
 def slab_size(device: torch.device) -> int:
-    """Return how many features may be in memory at a time."""
+    """Return the number of features that may be in memory at a time."""
     return SLAB.get(device.type, SLAB["cpu"])
 
 
 def slab_tokens(x: Tensor, size: int) -> int:
-    """Return how many of the tokens [B, H, N, .] a slab has, with `size` features each: one at least."""
+    """Return the number of the tokens [B, H, N, .] in a slab, with `size` features each: one at least."""
     return max(1, slab_size(x.device) // (x.shape[0] * x.shape[1] * size))
 
 
 class FeatureSource(Protocol):
-    """Where a sum gets its features from, for the heads that it works on.
+    """Source of the features of a sum, for the heads that it works on.
 
     Attributes:
-        size: m.
-        learned: tensors beside the tokens that features depend on and that need a gradient.
+        size: number m of features.
+        learned: tensors besides the tokens that features depend on and that need a gradient.
     """
 
     size: int
@@ -60,7 +60,7 @@ class StoredFeatures:
     """Features that are in memory anyway: the tokens are their own features, and masked keys are zero already.
 
     Args:
-        size: m.
+        size: number m of features.
     """
 
     learned: tuple[Tensor, ...] = ()
@@ -85,11 +85,11 @@ class RecomputedFeatures:
     """Features of a map, with the weights and the draw that it had in the forward pass.
 
     Args:
-        phi: the feature map.
-        scale: the map's `key_scale` of all keys, [B, H, 1, 1 or m]; without the axis of heads for one head.
-        heads: of the map, which the axis of heads stands for; an integer for one head.
-        tensors: of the map, by name; the present ones by default.
-        fixed_versions: of those without a gradient; the present ones by default.
+        phi: feature map.
+        scale: `key_scale` of the map over all keys, [B, H, 1, 1 or m]; without the axis of heads for one head.
+        heads: heads of the map that the axis of heads stands for; an integer for one head.
+        tensors: tensors of the map, by name; the present ones by default.
+        fixed_versions: versions of the tensors without a gradient; the present ones by default.
     """
 
     def __init__(
@@ -115,10 +115,10 @@ class RecomputedFeatures:
         return self._call("scaled_keys", k, self.scale, masked, self.heads)
 
     def _call(self, method: str, *args: Any) -> Tensor:
-        """Return what a method of the map returns with the tensors of the forward pass.
+        """Return the result of a method of the map, with the tensors of the forward pass.
 
         Raises:
-            RuntimeError: random features drawn anew since the forward pass.
+            RuntimeError: random features that were drawn anew since the forward pass.
         """
         check_draw(self.fixed, self.fixed_versions)
         present = tensors_of(self.phi)
@@ -150,12 +150,12 @@ class Recomputed:
     """Features computed again in a backward pass, with the graph to their tokens.
 
     Args:
-        compute: of features from tokens and `rest`.
+        compute: function that computes features from tokens and `rest`.
         tokens: queries or keys.
         rest: further arguments of `compute`.
 
     Attributes:
-        features: without a graph.
+        features: features without a graph.
         grad: gradient of the features, which the sum sets before it calls `backward`.
     """
 
@@ -184,10 +184,10 @@ def add_gradients_of_key_sums(
     """Add the gradients of fq . key_sums, which is in the last columns of the output of a slab.
 
     Args:
-        queries, keys: of the slab, with the gradients of the sum with lambda; added to in place.
-        gradient: of the slab's output, [B, H, n, d + 1].
-        key_sums: as of `SumInputs`; None for the sum over the slab's keys, whose last column it is.
-        key_sums_grad: its gradient, added to in place; None without it.
+        queries, keys: queries and keys of the slab, with the gradients of the sum with lambda; added to in place.
+        gradient: gradient of the slab's output, [B, H, n, d + 1].
+        key_sums: sums over keys, see `SumInputs`; None for the sum over the slab's keys, whose last column it is.
+        key_sums_grad: gradient of `key_sums`, added to in place; None without it.
     """
     total = keys.features.sum(2)[..., None] if key_sums is None else key_sums
     g = gradient[..., -total.shape[-1] :]

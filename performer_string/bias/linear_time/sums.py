@@ -31,11 +31,11 @@ def decayed_attention(
     """Return linear attention with a relative bias, a few samples and a slab of tokens at a time.
 
     Args:
-        bias: lambda, in the numerator, and in the denominator if it is normalised.
-        phi: the feature map.
-        q, k, v: [B, H, N, d], queries and keys rotated.
-        layout: of the tokens.
-        grid: of the tokens behind the prefix.
+        bias: relative bias lambda, in the numerator, and in the denominator if it is normalised.
+        phi: feature map.
+        q, k, v: rotated queries, rotated keys and values, [B, H, N, d].
+        layout: layout of the tokens.
+        grid: grid of the tokens after the prefix.
 
     Returns:
         [B, H, N, d], in the type of the features.
@@ -58,9 +58,9 @@ def _attend_group(inputs: SumInputs, bias: RelativeBias, num_prefix: int) -> Ten
     """Return `decayed_attention` of samples whose slabs are in memory together.
 
     Args:
-        inputs: with the prefix tokens in front of those of the grid.
-        bias: lambda.
-        num_prefix: leading tokens without a position.
+        inputs: inputs with the prefix tokens before those of the grid.
+        bias: relative bias lambda.
+        num_prefix: number of leading tokens without a position.
     """
     if bias.normalised:
         inputs = replace(inputs, v=F.pad(inputs.v, (0, 1), value=1.0))
@@ -82,10 +82,10 @@ def _attend_group(inputs: SumInputs, bias: RelativeBias, num_prefix: int) -> Ten
 
 
 def decayed_sum(bias: RelativeBias, inputs: SumInputs) -> Tensor:
-    """Return sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j over a grid, and one column more.
+    """Return sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j over a grid, with one more column.
 
     Args:
-        bias: lambda.
+        bias: relative bias lambda.
         inputs: tokens and values of all heads.
 
     Returns:
@@ -104,13 +104,13 @@ def decayed_sum(bias: RelativeBias, inputs: SumInputs) -> Tensor:
 def _sum_by_plan(
     inputs: SumInputs, bias: RelativeBias, components: tuple[Tensor, Tensor], plan: Plan, heads: list[int]
 ) -> Tensor:
-    """Return `decayed_sum` of some heads, which share a plan and are all that the inputs have."""
+    """Return `decayed_sum` of heads that share a plan; the inputs have these heads alone."""
     grid, v = inputs.grid, inputs.v
-    amplitudes, widths = (x[heads, plan.first :].to(v) for x in components)  # of what goes through nodes, [H, G']
+    amplitudes, widths = (x[heads, plan.first :].to(v) for x in components)  # components that go through nodes, [H, G']
     widths = by_axis(widths, grid.dim)  # [H, G', C]
 
     def window_bias(offsets: Tensor) -> Tensor:
-        """Return lambda less what goes through nodes, [..., 3] -> [H, ...]."""
+        """Return lambda less the part that goes through nodes, [..., 3] -> [H, ...]."""
         rest = bias.per_head(offsets[..., : grid.dim])[heads]
         if plan.cell is not None:
             squares = offsets.square()[..., : grid.dim]

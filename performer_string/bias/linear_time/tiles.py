@@ -55,7 +55,7 @@ def spans(n: int, tile: int, radius: int) -> tuple[Span, ...]:
 
 @memoized(1024)
 def count_products(grid: Grid, radius: Triple) -> float:
-    """Return how many products phi(q_i)^T phi(k_j) the windows take."""
+    """Return the number of products phi(q_i)^T phi(k_j) that the windows take."""
     total = 1.0
     for n, tile, r in zip(grid.shape, tile_shape(grid), radius, strict=True):
         total *= sum((span.stop - span.start) * (span.high - span.low) for span in spans(n, tile, r))
@@ -73,12 +73,12 @@ class Run:
     """Consecutive tiles of a band along the first axis, whose windows have the same shape.
 
     Attributes:
-        count: T, the number of tiles.
-        tile: the shape of each, a_0, a_1, a_2; A is their product.
-        index: of the tiles in a slab [B, H, n_0, n_1, n_2, c].
-        first_row: of the first window in its band.
-        rows: of each window; W is rows times the columns of the band.
-        table_index: of the window in the table [H, a_0, a_1, a_2, w_0, w_1, w_2].
+        count: number T of tiles.
+        tile: shape of each tile, a_0, a_1, a_2; A is their product.
+        index: index of the tiles in a slab [B, H, n_0, n_1, n_2, c].
+        first_row: first row of the first window, counted in its band.
+        rows: number of rows of each window; W is rows times the columns of the band.
+        table_index: index of the window in the table [H, a_0, a_1, a_2, w_0, w_1, w_2].
     """
 
     count: int
@@ -113,8 +113,8 @@ class Band:
     """The tiles of a slab in one place along the last two axes.
 
     Attributes:
-        columns: the window's part of the last two axes.
-        runs: the tiles, in order along the first axis.
+        columns: index of the window along the last two axes.
+        runs: runs of tiles, in order along the first axis.
     """
 
     columns: Index
@@ -130,8 +130,8 @@ class Slab:
     """Whole rows of tiles, and the tokens that their windows reach.
 
     Attributes:
-        tokens, window: the queries and the keys among the grid's tokens.
-        shape, window_shape: of both as grids.
+        tokens, window: slices of the queries and of the keys among the grid's tokens.
+        shape, window_shape: shapes of both as grids.
         bands: all tiles of the slab.
     """
 
@@ -144,7 +144,7 @@ class Slab:
 
 @memoized(32)
 def slabs(grid: Grid, radius: Triple, max_tokens: int) -> tuple[Slab, ...]:
-    """Return slabs of at most so many tokens, or of one row of tiles; one slab where all tokens fit."""
+    """Return slabs of at most `max_tokens` tokens, or of one row of tiles; one slab where all tokens fit."""
     n0, n1, n2 = grid.shape
     tile, row_tokens = tile_shape(grid), n1 * n2
     rows = n0 if max_tokens >= grid.tokens else max(1, max_tokens // row_tokens // tile[0]) * tile[0]
@@ -152,7 +152,7 @@ def slabs(grid: Grid, radius: Triple, max_tokens: int) -> tuple[Slab, ...]:
     for start, stop, low, high in spans(n0, rows, radius[0]):
         tile_rows = [span for span in spans(n0, tile[0], radius[0]) if start <= span.start < stop]
         relative = tuple(Span(*(x - start for x in span)) for span in tile_rows)
-        if relative not in cuts:  # the slabs inside a grid are cut alike
+        if relative not in cuts:  # all slabs inside a grid are cut in the same way
             cuts[relative] = _bands(relative, grid, radius)
         result.append(
             Slab(
@@ -181,7 +181,7 @@ def _bands(tile_rows: tuple[Span, ...], grid: Grid, radius: Triple) -> tuple[Ban
 
 
 def _run(group: list[Span], span1: Span, span2: Span, radius: Triple, slab_low: int) -> Run:
-    """Return the run of a group of rows of tiles with windows alike, in the band of `span1` and `span2`."""
+    """Return the run of a group of rows of tiles with equal windows, in the band of `span1` and `span2`."""
     first, last = group[0], group[-1]
     axes = (first, span1, span2)
     a0, a1, a2 = (span.stop - span.start for span in axes)

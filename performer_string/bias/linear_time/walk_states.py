@@ -1,4 +1,4 @@
-"""The states that a walk over the blocks of a grid carries, and what their chunks send to each other."""
+"""The states that a walk over the blocks of a grid carries, and the states that their chunks send to each other."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ class States:
     """States of chunks of lanes for a part of the columns, and views of them, which are made once.
 
     Args:
-        shape: [chunks, places, B, D, m']. A chunk has a place for each lane, and two for what comes from other chunks
-            where there are several.
-        across: the decay across lanes.
-        like: a tensor of the device and type.
+        shape: shape of the states, [chunks, places, B, D, m']. A chunk has a place for each lane, and, where there are
+            several chunks, two places for states from other chunks.
+        across: decay across lanes.
+        like: tensor of the device and type of the states.
         learned: whether the gradients of the decay's factors are wanted.
 
     Attributes:
-        states: of the shape above.
-        flat: of each chunk, [places, B D m'].
-        sums: of each chunk, without what other chunks send, [lanes B, D, m'].
-        mixed, mixed_flat: room for the mixed states of a chunk, [lanes B, D, m'] and [lanes, B D m'].
-        links: what the chunks send to each other, or None for one chunk.
+        states: states of the shape above.
+        flat: view of each chunk, [places, B D m'].
+        sums: view of each chunk without the states from other chunks, [lanes B, D, m'].
+        mixed, mixed_flat: memory for the mixed states of a chunk, [lanes B, D, m'] and [lanes, B D m'].
+        links: links between the chunks, or None for one chunk.
         passed: whether the walk has passed any tokens. The states hold no numbers before.
     """
 
@@ -40,12 +40,12 @@ class States:
 
 
 class Links:
-    """What the chunks of lanes of a row of blocks send to each other.
+    """Links between the chunks of lanes of a row of blocks, which send states to each other.
 
     Args:
-        across: the decay across lanes.
-        lanes: of a chunk.
-        states: [chunks, lanes + 2, B, D, m'], whose last two places are for what comes from before and from behind.
+        across: decay across lanes.
+        lanes: number of lanes of a chunk.
+        states: states, [chunks, lanes + 2, B, D, m'], whose last two places are for states from before and from behind.
         learned: whether the gradients of the decay's factors are wanted.
     """
 
@@ -59,11 +59,11 @@ class Links:
         self.weight_slopes = [(matrix.before + matrix.behind).to(states) for matrix in self.between]
 
     def send(self, state: Tensor, chunk: int) -> None:
-        """Take what a chunk [lanes + 2, B D m'] sends from its last lane on, and from its first lane back."""
+        """Store the states that a chunk [lanes + 2, B D m'] sends on from its last lane, and back from its first."""
         torch.mm(self.edges, state[: self.lanes], out=self.sent[chunk])
 
     def fill(self, states: Tensor) -> None:
-        """Write what reaches each chunk into its last two places; keep the derivatives by both factors."""
+        """Write the states that reach each chunk into its last two places; keep the derivatives by both factors."""
         flat = states.flatten(2)
         for side, weights in enumerate(self.weights):
             flat[:, self.lanes + side] = weights @ self.sent[:, side]
@@ -72,6 +72,6 @@ class Links:
             self.slopes = [w @ self.sent[:, 2 + s] + slope @ self.sent[:, s] for s, (w, slope) in enumerate(pairs)]
 
     def add_gradient(self, gradient: Tensor, chunk: int, total: Tensor) -> None:
-        """Add the gradients of log a_- and log a_+ to `total` [2], from that of what reaches a chunk, [2, B D m']."""
+        """Add the gradients of log a_- and log a_+ to `total` [2], from that of the states that reach a chunk."""
         for side in (0, 1):
             total[side] += gradient[side] @ self.slopes[side][chunk]

@@ -1,8 +1,8 @@
 """A bias of short range over a grid: sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j by tiles and their windows.
 
 The tokens of a tile share one window: the tile and `radius` tokens around it. Products of features inside it are exact,
-and what lies outside is left out. Only the features of one slab of tiles and of the keys around it are in memory. The
-backward pass computes them again. Time N w^C (m + d), memory N d. Source: the project's own.
+and pairs outside it are left out. Only the features of one slab of tiles and of the keys around it are in memory. The
+backward pass computes them again. Time is N w^C (m + d), memory N d. Source: the project's own.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Bias = Callable[[Tensor], Tensor]  # offsets [..., 3] in patches -> lambda, [H, 
 def window_table(bias: Bias, grid: Grid, radius: Triple, like: Tensor) -> Tensor:
     """Return lambda from each token of a tile to each of its window.
 
-    Each offset is evaluated once, and none that no two tokens of the grid have.
+    Each offset between two tokens of the grid is evaluated once, and no other offset.
 
     Args:
-        bias: lambda of offsets.
-        grid: of the tokens.
-        radius: tokens around a tile along each axis.
-        like: a tensor of the device and type of the result.
+        bias: function that returns lambda of offsets.
+        grid: grid of the tokens.
+        radius: number of tokens around a tile along each axis.
+        like: tensor of the device and type of the result.
 
     Returns:
         [H, a_0, a_1, a_2, w_0, w_1, w_2], w = a + 2 radius.
@@ -53,7 +53,7 @@ def window_table(bias: Bias, grid: Grid, radius: Triple, like: Tensor) -> Tensor
 
 
 class _WindowSum(torch.autograd.Function):
-    """out_i = sum_(j in window) table_ij (fq_i . fk_j) v_j, and one column more: fq_i . key_sums.
+    """out_i = sum_(j in window) table_ij (fq_i . fk_j) v_j, with one more column: fq_i . key_sums.
 
     Windows are contiguous along the first axis. Their columns along the other two are copied once for each band.
     """
@@ -160,12 +160,12 @@ def _add_products(windows: Tensor, a: Tensor, b: Tensor, disjoint_step: int) -> 
 
 
 def window_sum(inputs: SumInputs, bias: Bias, radius: Triple) -> Tensor:
-    """Return sum over |p_i - p_j| <= radius of lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j, and one column more.
+    """Return sum over |p_i - p_j| <= radius of lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j, with one more column.
 
     Args:
         inputs: tokens and values; with `key_sums` where the features of all keys are more than one slab.
-        bias: lambda of offsets [..., 3] in patches, [H, ...]; differentiable in its parameters.
-        radius: tokens along each axis that the window of every query contains at least.
+        bias: function that returns lambda of offsets [..., 3] in patches, [H, ...]; differentiable in its parameters.
+        radius: number of tokens along each axis that the window of every query contains at least.
 
     Returns:
         [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
