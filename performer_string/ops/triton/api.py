@@ -1,4 +1,4 @@
-"""Linear attention with the plane rotation inside, fused for NVIDIA GPUs: what the library calls of the kernels.
+"""Linear attention with the plane rotation inside, fused for NVIDIA GPUs: the entry points to the kernels.
 
 The equations are in `forward` and `backward`. Triton is imported at the first use. With TRITON_INTERPRET=1 in the
 environment before that, the kernels run on the CPU, slowly, for tests.
@@ -23,7 +23,7 @@ from performer_string.ops.forms import FeatureForm
 from performer_string.ops.triton.device import WIDEST, dense_rows, is_interpreted, product_precision, why_other_inputs
 from performer_string.utils.autograd import first_order
 
-HIGHEST_ORDER = 16  # of powers
+HIGHEST_ORDER = 16  # highest order of powers
 KERNEL_MODULES = tuple(
     f"performer_string.ops.triton.{name}" for name in ("forward", "backward", "square_forward", "square_backward")
 )
@@ -64,7 +64,7 @@ def why_unsupported(
     Any number of tokens and features is supported. Below 16 features or a head width of 32 the matrix units are padded.
 
     Args:
-        q, k, v, form, planes, key_mask, key_bias: as of `triton_linear_attention`.
+        q, k, v, form, planes, key_mask, key_bias: see `triton_linear_attention`.
         interpreted: whether Triton's interpreter runs the kernels, which does so on any device.
 
     Returns:
@@ -121,13 +121,13 @@ def triton_linear_attention(
     Sums are in float32, operands of matrix products in the type of the inputs.
 
     Args:
-        q, k: [B, H, N, d] of one type, d even and at most 128, with any strides over B, H and N.
-        v: [B, H, N, dv].
-        form: phi, as `FeatureMap.form` returns it. Its weight gets no gradient.
+        q, k: queries and keys, [B, H, N, d], of one type, d even and at most 128, with any strides over B, H and N.
+        v: values, [B, H, N, dv].
+        form: equation of phi, as `FeatureMap.form` returns it. Its weight gets no gradient.
         planes: cosines and sines of R, as `Rotation.planar` returns them, [..., 1 or H, N, P]; None for the identity.
             Gradients are computed where they are asked for.
-        key_mask: [B, N], True where a key takes part; the others are not read.
-        key_bias: [B, H, N], finite, added to the logarithms of a key's features; for exponentials.
+        key_mask: mask of the keys, [B, N], True where a key takes part; the others are not read.
+        key_bias: bias of each key, [B, H, N], finite, added to the logarithms of its features; for exponentials.
 
     Returns:
         [B, H, N, dv] in the type of v, heads side by side in memory. The output of a query whose products of features
@@ -187,7 +187,8 @@ def run_forward(q: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
 
     Args:
         q: queries.
-        inputs: k, v, c, s, bias, mask, weight, order and square, as `triton_linear_attention` prepares them.
+        inputs: other inputs: k, v, c, s, bias, mask, weight, order and square, as `triton_linear_attention` prepares
+            them.
     """
     from performer_string.ops.triton import forward as kernels
 
@@ -202,7 +203,7 @@ def run_backward(dout: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
 
     Args:
         dout: gradient of the output.
-        inputs: those of `run_forward`, what it returned, and whether c and s get gradients.
+        inputs: inputs of `run_forward`, its results, and whether c and s get gradients.
     """
     from performer_string.ops.triton import backward as kernels
 

@@ -124,8 +124,8 @@ def backward(
 
     Args:
         dout: gradient of out, [B, H, N, dv], last dimension dense.
-        q, k, v, weight, c, s, bias, mask, order, square, precision: as of `forward`.
-        saved: what `forward` returned.
+        q, k, v, weight, c, s, bias, mask, order, square, precision: see `forward`.
+        saved: results of `forward`.
         grad_planes: whether the gradients of c and s are wanted.
 
     Returns:

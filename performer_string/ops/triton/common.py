@@ -120,7 +120,7 @@ def store_rows(x, rows, stride, keep, value, WIDTH: tl.constexpr, WIDE: tl.const
 
 @triton.jit
 def load_mask(mask, rows, tokens, HAS_MASK: tl.constexpr):
-    """Return which of these tokens exist and take part: [rows]."""
+    """Return a mask of the tokens that exist and take part: [rows]."""
     keep = rows < tokens
     if HAS_MASK:
         keep = keep & (tl.load(mask + rows, mask=keep, other=0) != 0)

@@ -1,4 +1,4 @@
-"""What all Triton kernels ask of devices, types and memory. Importing this module does not import Triton."""
+"""Requirements of all Triton kernels on devices, types and memory. Importing this module does not import Triton."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def warn_of_plain_operations(log: logging.Logger, what: str, reason: str) -> Non
     """Warn once for each reason why a GPU does without the kernels.
 
     Args:
-        log: the module's logger.
-        what: what runs, and how.
-        reason: why the kernels do not apply. What comes after ", not " are shapes, which may differ at every call.
+        log: logger of the module.
+        what: text on what runs instead, and how.
+        reason: reason why the kernels do not apply. Shapes, which may differ at every call, come after ", not ".
     """
     kind, _, _ = reason.partition(", not ")
     warn_once(log, kind, f"{what}; Triton kernel: {reason}.")

@@ -199,14 +199,14 @@ def forward(
     """Run the forward pass.
 
     Args:
-        q, k, v: [B, H, N, d], of one type, last dimension dense.
-        weight: [H, m, d] in that type, dense, times log2 e for exponentials.
+        q, k, v: queries, keys and values, [B, H, N, d], of one type, last dimension dense.
+        weight: weight of the map, [H, m, d], in that type, dense, times log2 e for exponentials.
         c, s: cosines and sines, [B, H, N, P], last dimension dense, of the same strides.
-        bias: of the keys under exponentials, [B, H, N], float32, dense, times log2 e.
-        mask: True for keys that take part, [B, N], last dimension dense.
-        order: of the power; 0 for exponentials.
+        bias: bias of the keys under exponentials, [B, H, N], float32, dense, times log2 e.
+        mask: mask of the keys, [B, N], True for keys that take part, last dimension dense.
+        order: order of the power; 0 for exponentials.
         square: coefficient of |k|^2, times log2 e.
-        precision: of float32 products, `ieee` or `tf32`.
+        precision: precision of float32 products, `ieee` or `tf32`.
 
     Returns:
         out [B, H, N, dv], n [B, H, N], U [B, H, m, dv], L [B, H, m], the maxima [B, H, m].
@@ -218,7 +218,7 @@ def forward(
     masses, tops = single(2, batch, heads, parts, m).unbind(0)
     levels, peaks = single(batch, heads, m), single(batch, heads, m)  # an operator's outputs share no memory
     values = torch.empty(batch, heads, m, dv, device=q.device, dtype=q.dtype)
-    # Heads side by side in memory: what the output projection wants.
+    # Heads side by side in memory, as the output projection takes them.
     out = torch.empty(batch, tokens, heads, dv, device=q.device, dtype=q.dtype).transpose(1, 2)
     shape = compile_constants(q, v, weight, c, order, precision)
     c, s = (q, q) if c is None or s is None else (c, s)  # not read without planes

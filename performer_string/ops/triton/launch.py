@@ -37,7 +37,7 @@ def autotuned(
     Args:
         blocks: (BLOCK_F features, BLOCK_N tokens, warps, stages) of each configuration.
         restore: names of arguments that the kernel adds to, restored between trials.
-        names: of the two block sizes.
+        names: names of the two block sizes.
         key: names of the arguments that the choice is made for.
     """
     exact = [(32, 32, 4, 1), (32, 32, 8, 1), (32, 64, 8, 1), (64, 32, 8, 1)]
@@ -70,7 +70,7 @@ class QuickLaunch:
     in the kernel. The arguments of a kernel with strides are tensors, numbers, the strides, and then all others.
 
     Args:
-        kernel: what `triton.jit` or `triton.autotune` returned.
+        kernel: result of `triton.jit` or `triton.autotune`.
     """
 
     def __init__(self, kernel: Any):
@@ -78,7 +78,7 @@ class QuickLaunch:
         self.programs: dict[Any, tuple[Any, dict[str, int], tuple[Any, ...]]] = {}
         names = list(kernel.arg_names)
         strides = [name for name in names if name.startswith("stride_")]
-        axes = Counter(name[len("stride_") : -1] for name in strides)  # of each tensor
+        axes = Counter(name[len("stride_") : -1] for name in strides)  # number of strides of each tensor
         self.strided = [(names.index(tensor), count) for tensor, count in axes.items()]
         self.first_stride = names.index(strides[0]) if strides else 0
         expected = [f"stride_{tensor}{axis}" for tensor, count in axes.items() for axis in "bhn"[:count]]
@@ -91,9 +91,9 @@ class QuickLaunch:
         """Launch the kernel.
 
         Args:
-            grid: three numbers of programs or fewer, or a function that returns them, of the constants by name.
-            tensors: in the kernel's order, on one device.
-            others: all other arguments by name, but for strides and those that autotuning chooses.
+            grid: numbers of programs, three or fewer, or a function that returns them from the constants by name.
+            tensors: tensors in the kernel's order, on one device.
+            others: all other arguments by name, except strides and the arguments that autotuning chooses.
         """
         numbers = [others.pop(name) for name in self.kernel.arg_names[len(tensors) : self.first_stride]]
         for index, axes in self.strided:
@@ -114,7 +114,7 @@ class QuickLaunch:
 
 
 def kind(number: Any) -> Any:
-    """Return what a program depends on, of a number."""
+    """Return the properties of a number that a program depends on."""
     if isinstance(number, int):
         return (number == 1) + 2 * (number % 16 == 0) + 4 * (-(2**31) <= number < 2**31)
     return type(number)
@@ -137,10 +137,10 @@ def count_splits(heads: int, features: int, tokens: int, x: Tensor) -> int:
     """Return the number of parts of a sum over tokens, for about four programs on each multiprocessor in all.
 
     Args:
-        heads: B H.
-        features: m.
-        tokens: N.
-        x: any tensor on the device.
+        heads: number B H of heads of all samples.
+        features: number m of features.
+        tokens: number N of tokens.
+        x: tensor on the device.
     """
     if x.device.type != "cuda":
         return min(2, triton.cdiv(tokens, 32))

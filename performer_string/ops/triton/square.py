@@ -1,4 +1,4 @@
-"""Attention with a polynomial kernel of degree 2 by N x N weights, fused for NVIDIA GPUs: what the library calls.
+"""Attention with a polynomial kernel of degree 2 by N x N weights, fused for NVIDIA GPUs: the entry points.
 
 The equations are in `square_forward` and `square_backward`. The rules of `api` hold here too: import of Triton at the
 first use, the interpreter, and the choice of block sizes. The module defines the operators
@@ -35,7 +35,7 @@ def why_unsupported(
     """Return why `triton_square_attention` does not apply to these arguments, or None where it does.
 
     Args:
-        q, k, v, key_mask, key_bias: as of `triton_square_attention`.
+        q, k, v, key_mask, key_bias: see `triton_square_attention`.
         interpreted: whether Triton's interpreter runs the kernels, which does so on any device.
 
     Returns:
@@ -74,11 +74,12 @@ def triton_square_attention(
     gradients, are computed by plain operations.
 
     Args:
-        q, k: [B, H, Nq, d] and [B, H, Nk, d] of one type, d at most 128, with any strides over B, H and N.
-        v: [B, H, Nk, dv].
-        kernel: of rotated queries and keys.
-        key_mask: [B, Nk], True where a key takes part; the others are not read.
-        key_bias: b, [B, H, Nk], finite and at most 0. The kernel of key j is multiplied by exp(b_j).
+        q, k: queries and keys, [B, H, Nq, d] and [B, H, Nk, d], of one type, d at most 128, with any strides over B, H
+            and N.
+        v: values, [B, H, Nk, dv].
+        kernel: polynomial kernel of rotated queries and keys.
+        key_mask: mask of the keys, [B, Nk], True where a key takes part; the others are not read.
+        key_bias: bias b of the keys, [B, H, Nk], finite and at most 0. The kernel of key j is multiplied by exp(b_j).
 
     Returns:
         [B, H, Nq, dv] in the type of v, heads side by side in memory; zero where the sum of weights is.

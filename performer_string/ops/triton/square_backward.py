@@ -6,9 +6,9 @@ With P_ij = w_ij / sum_j w_ij, D_i = dout_i . out_i and d_ij = dout_i . v_j - D_
     ds_ij = 2 (f / K) r_j y_ij d_ij / sum_j w_ij,   f = s with the lower orders and else 1
     dq_i = p_i sum_j ds_ij k_j,   dk_j = sum_i ds_ij p_i q_i
 
-What depends on a query alone is left out of the sum of dq, and what depends on a key alone out of that of dk. Operands
-in 16 bits are then in range for queries and keys of any norm. Each sum is of one program, so that the same inputs give
-the same bits. Products are 4 d + 3 dv for each pair, against d + dv forward.
+Factors of a query alone are left out of the sum of dq, and factors of a key alone out of that of dk. Operands in 16
+bits are then in range for queries and keys of any norm. Each sum is of one program, so that the same inputs give the
+same bits. Products are 4 d + 3 dv for each pair, against d + dv forward.
 """
 
 # mypy: disable-error-code="no-untyped-def,misc"
@@ -144,8 +144,8 @@ def backward(
 
     Args:
         dout: gradient of out, [B, H, Nq, dv], last dimension dense.
-        q, k, v, roots, mask, scale, lower, precision: as of `forward`.
-        saved: what `forward` returned.
+        q, k, v, roots, mask, scale, lower, precision: see `forward`.
+        saved: results of `forward`.
 
     Returns:
         dq, dk, dv, and db [B, H, Nk] in float32 or None.

@@ -26,13 +26,13 @@ from torch import Tensor
 from performer_string.ops.triton.common import dot, load_mask, load_rows, store_rows
 from performer_string.ops.triton.launch import SHORT, QuickLaunch, autotuned
 
-GAIN = tl.constexpr(64.0)  # of y; with y < 2 and e < 2 weights stay below 2^15
+GAIN = tl.constexpr(64.0)  # factor of y; with y < 2 and e < 2 weights stay below 2^15
 LEAST = tl.constexpr(2.0**-63)  # the smallest norm whose square is a normal number
 LARGEST = tl.constexpr(2.0**126)
-SMALLEST_SUM = tl.constexpr(2.0**-88.2)  # as of `safe_denominator`
+SMALLEST_SUM = tl.constexpr(2.0**-88.2)  # as in `safe_denominator`
 
 BLOCKS = ("BLOCK_Q", "BLOCK_K")
-CHOICE = ("D", "DV", "LOWER", "PRECISION", "BUCKET")  # what block sizes are chosen for
+CHOICE = ("D", "DV", "LOWER", "PRECISION", "BUCKET")  # arguments that block sizes are chosen for
 
 
 @triton.jit
@@ -150,12 +150,13 @@ def forward(
     """Run the forward pass.
 
     Args:
-        q, k, v: [B, H, Nq, d], [B, H, Nk, d], [B, H, Nk, dv], of one type, last dimension dense.
-        roots: r of the keys, [B, H, Nk], float32, dense.
-        mask: True for keys that take part, [B, Nk], last dimension dense.
-        scale: s, with the lower orders.
-        lower: whether these are there.
-        precision: of float32 products, `ieee` or `tf32`.
+        q, k, v: queries, keys and values, [B, H, Nq, d], [B, H, Nk, d], [B, H, Nk, dv], of one type, last dimension
+            dense.
+        roots: roots r of the keys' weights, [B, H, Nk], float32, dense.
+        mask: mask of the keys, [B, Nk], True for keys that take part, last dimension dense.
+        scale: scale s of the logits, with the lower orders.
+        lower: whether the kernel has the lower orders.
+        precision: precision of float32 products, `ieee` or `tf32`.
 
     Returns:
         out [B, H, Nq, dv], and in float32 1 / sum_j w_ij [B, H, Nq] and 1 / K [B, H].
@@ -163,7 +164,7 @@ def forward(
     (batch, heads, queries, _), keys, dv = q.shape, k.shape[2], v.shape[-1]
     scales = torch.empty(batch, heads, device=q.device, dtype=torch.float32)
     inverses = torch.empty(batch, heads, queries, device=q.device, dtype=torch.float32)
-    # Heads side by side in memory: what the output projection wants.
+    # Heads side by side in memory, as the output projection takes them.
     out = torch.empty(batch, queries, heads, dv, device=q.device, dtype=q.dtype).transpose(1, 2)
     shape = compile_constants(q, v, roots, mask, lower, precision)
     known = {name: shape[name] for name in ("D", "WIDE_D", "LOWER", "HAS_BIAS", "HAS_MASK")}
