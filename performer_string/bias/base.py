@@ -104,7 +104,7 @@ class RelativeBias(nn.Module):
         """Return the rates for which lambda is exp(-sum_c rate_c |r_c|), for each patch of distance; None by default.
 
         Returns:
-            [H, C, 2], at least 0: for keys of lower and of higher coordinates than the query's; infinity for no weight.
+            Rates, [H, C, 2], for keys of lower and higher coordinates than the query's; infinity for no weight.
         """
         return None
 
@@ -147,7 +147,7 @@ class RelativeBias(nn.Module):
             num_prefix: leading tokens without a position.
 
         Returns:
-            [H, N, N].
+            Factors lambda, [H, N, N].
         """
         factors = self.per_head(pairwise_offsets(positions))
         return torch.where(both_have_positions(positions, num_prefix), factors, 1.0)
@@ -166,7 +166,7 @@ class RelativeBias(nn.Module):
             rows: slice of the queries whose rows `weights` holds.
 
         Returns:
-            [B, H, n, N].
+            Weights, [B, H, n, N].
         """
         assert layout.positions is not None
         matrix = self.matrix(layout.positions, layout.num_prefix)
@@ -183,7 +183,7 @@ class RelativeBias(nn.Module):
             layout: positions [N, C] of the tokens, and the mask of those that take part.
 
         Returns:
-            [B, H, N, d], in the type of the features.
+            Outputs, [B, H, N, d], in the type of the features.
         """
         # An exported graph is for a batch of any size, so that nothing may depend on it there.
         all_fit = needs_plain_operations() or k[..., 0].numel() * phi.num_features <= slab_size(k.device)
@@ -208,7 +208,7 @@ class RelativeBias(nn.Module):
             layout: positions [N, C] of the tokens.
 
         Returns:
-            [B, H, N, d].
+            Sums, [B, H, N, d].
         """
         grid, num_prefix = self.grid_of(layout), layout.num_prefix
         if grid is None:

@@ -42,7 +42,7 @@ def toeplitz_sum(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Seque
         shape: sizes n_0, ... of the grid.
 
     Returns:
-        [B, H, N, d].
+        Sums, [B, H, N, d].
 
     Raises:
         ValueError: a kernel or a grid of another size.

@@ -49,7 +49,7 @@ def angular_table(order: int) -> Tensor:
         order: order p of the kernel.
 
     Returns:
-        [KNOTS + 1], in float64 on the CPU.
+        Table, [KNOTS + 1], in float64 on the CPU.
     """
     options: Any = {"dtype": torch.float64, "device": "cpu"}  # whatever torch's default device is
     if order in _angular_tables:

@@ -67,7 +67,7 @@ class FeatureMap(ComputedBuffers):
                 parameters and buffers.
 
         Returns:
-            [B, H, N, m].
+            Features, [B, H, N, m].
         """
         raise self.not_implemented("queries")
 
@@ -93,7 +93,7 @@ class FeatureMap(ComputedBuffers):
                 change the factors.
 
         Returns:
-            [B, H, Nq, m] and [B, H, Nk, m].
+            Features of queries and keys, [B, H, Nq, m] and [B, H, Nk, m].
         """
         masked = None if key_mask is None else ~key_mask[:, None, :, None]  # [B, 1, N, 1]
         scale = self.key_scale(k, masked)
@@ -110,7 +110,7 @@ class FeatureMap(ComputedBuffers):
             masked: mask of the keys, [B, 1, N, 1], True where a key takes no part.
 
         Returns:
-            [B, H, 1, 1 or m].
+            Statistic, [B, H, 1, 1 or m].
         """
         return k.new_zeros(*k.shape[:2], 1, 1)
 
@@ -123,7 +123,7 @@ class FeatureMap(ComputedBuffers):
             heads: index of the heads whose features are computed: a slice, a list or a number.
 
         Returns:
-            [.., m].
+            Features, [.., m].
         """
         return self.features_of_heads(self.queries, q, heads)
 
@@ -138,7 +138,7 @@ class FeatureMap(ComputedBuffers):
             heads: index of the heads whose features are computed: a slice, a list or a number.
 
         Returns:
-            [.., m].
+            Features, [.., m].
         """
         features = self.features_of_heads(self.keys, k, heads)
         return features if masked is None else features.masked_fill(masked, 0.0)
@@ -155,7 +155,7 @@ class FeatureMap(ComputedBuffers):
             heads: index of the heads whose features are computed: a slice, a list or a number.
 
         Returns:
-            [.., m].
+            Features, [.., m].
         """
         x = full_precision(x)
         heads = list(range(self.num_heads))[heads] if isinstance(heads, slice) else heads
@@ -179,7 +179,7 @@ class FeatureMap(ComputedBuffers):
             k: keys, [B, H, Nk, d].
 
         Returns:
-            [B, H, Nq, Nk].
+            Logarithms, [B, H, Nq, Nk].
         """
         raise self.not_implemented("log_kernel")
 
@@ -224,7 +224,7 @@ def largest_key_norm(k: Tensor, masked: Tensor | None) -> Tensor:
         masked: mask of the keys, [B, 1, N, 1], True where a key takes no part.
 
     Returns:
-        [B, H, 1, 1].
+        Norms, [B, H, 1, 1].
     """
     norms = k.norm(dim=-1, keepdim=True, dtype=torch.promote_types(k.dtype, torch.float32))
     if masked is not None:

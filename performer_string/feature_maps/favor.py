@@ -58,7 +58,7 @@ class PositiveFeatures(RandomFeatures):
             heads: index of the heads whose features are computed: a slice, a list or a number.
 
         Returns:
-            [.., m] and [.., 1].
+            Projections and half squared norms, [.., m] and [.., 1].
         """
         x = full_precision(x) * self.scale**0.5
         return self.project(x, heads), x.square().sum(-1, keepdim=True) / 2

@@ -54,7 +54,7 @@ class PolynomialFeatures(FeatureMap):
             divisor: divisors, positive, [.., 1].
 
         Returns:
-            [.., m].
+            Features, [.., m].
         """
         y = x / divisor * self.scale**0.5
         if not self.lower:

@@ -29,7 +29,7 @@ def orthogonal_projection(num_heads: int, rows: int, dim: int, seed: int) -> Ten
         seed: seed of the random projection.
 
     Returns:
-        [H, m, d], in float32.
+        Projections, [H, m, d], in float32.
     """
     generator = torch.Generator().manual_seed(seed)
     blocks = math.ceil(rows / dim)
@@ -113,7 +113,7 @@ class RandomFeatures(FeatureMap):
             heads: index of the heads whose features are computed: a slice, a list or a number.
 
         Returns:
-            [.., rows].
+            Projected queries or keys, [.., rows].
         """
         dtype = torch.promote_types(x.dtype, torch.float32)
         with without_autocast(x):

@@ -117,7 +117,7 @@ class SelfAttention(nn.Module):
             layout: layout of the tokens: which take part, and their positions, which a locality and a value map need.
 
         Returns:
-            [B, N, D].
+            Outputs, [B, N, D].
 
         Raises:
             ValueError: no positions where a part needs them, or a mask of other samples or tokens.

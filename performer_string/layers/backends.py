@@ -69,7 +69,7 @@ class AttentionBackend(nn.Module):
             rotation, locality, layout, key_bias: fields of `AttentionContext`.
 
         Returns:
-            [B, H, N, d].
+            Outputs, [B, H, N, d].
         """
         return self.attend(q, k, v, AttentionContext(rotation, locality, layout, key_bias))
 

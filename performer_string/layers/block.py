@@ -38,7 +38,7 @@ class DropPath(nn.Module):
                 sample.
 
         Returns:
-            [B, N, D].
+            Outputs with drops, [B, N, D].
         """
         if not self.training or self.rate == 0:
             return x

@@ -48,7 +48,7 @@ class DenseHead(nn.Module):
             features: features of the patches, [B, D, h, w].
 
         Returns:
-            [B, K, h p, w q] for patches of p x q pixels.
+            Logits, [B, K, h p, w q] for patches of p x q pixels.
         """
         rows, columns = self.cells
         x = self.up(features.movedim(1, -1))  # [B, h, w, hidden p' q']
@@ -69,7 +69,7 @@ class DenseHead(nn.Module):
             mask: mask of the patches, [B, h, w], True where a patch takes part.
 
         Returns:
-            [B, K, h p, w q].
+            Logits, [B, K, h p, w q].
 
         Raises:
             ValueError: a mask that is not a rectangle in the upper left corner of each image.

@@ -123,7 +123,7 @@ class PerformerSelfAttention(nn.Module):
             rotation: rotation of queries and keys from an encoding of this library.
 
         Returns:
-            [B, N, D].
+            Outputs, [B, N, D].
 
         Raises:
             ValueError: a context, both rotations, or the rotation of an encoding that adds to the tokens.
@@ -150,7 +150,7 @@ def rotate_interleaved(x: Tensor, angles: Tensor) -> Tensor:
         angles: sines, then cosines, of d / 2 angles, [1, N, d].
 
     Returns:
-        [B, H, N, d].
+        Rotated queries or keys, [B, H, N, d].
     """
     sin, cos = angles.to(x.dtype).chunk(2, dim=-1)  # [1, N, d / 2]
     first, second = x[..., 0::2], x[..., 1::2]

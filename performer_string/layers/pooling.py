@@ -23,7 +23,7 @@ def mean_pool(x: Tensor, mask: Tensor | None = None) -> Tensor:
         mask: mask of the tokens, [B, N], True where a token takes part; None for all.
 
     Returns:
-        [B, D], zeros where no token takes part.
+        Means, [B, D], zeros where no token takes part.
     """
     if mask is None:
         return x.mean(dim=1)
@@ -60,7 +60,7 @@ class AttentionPool(nn.Module):
             mask: mask of the tokens, [B, N], True where a token takes part; None for all.
 
         Returns:
-            [B, D] in the type of x, zeros where no token takes part.
+            Pooled tokens, [B, D] in the type of x, zeros where no token takes part.
         """
         dtype = torch.promote_types(x.dtype, torch.float32)
         heads, width = self.query.shape
@@ -107,7 +107,7 @@ class MapPool(nn.Module):
             mask: mask of the tokens, [B, N], True where a token takes part; None for all.
 
         Returns:
-            [B, D], the same for every sample where no token takes part.
+            Pooled tokens, [B, D], the same for every sample where no token takes part.
         """
         heads = (self.num_heads, -1)
         q = self.q(self.query.to(x.dtype)).unflatten(-1, heads)[:, None].expand(x.shape[0], -1, -1, -1)  # [B, H, 1, d]

@@ -160,7 +160,7 @@ class HostAttention(nn.Module):
             attn_mask, is_causal: masks of pairs of tokens, which are not supported.
 
         Returns:
-            [B, N, D].
+            Outputs, [B, N, D].
 
         Raises:
             ValueError: a mask of pairs of tokens.

@@ -40,7 +40,7 @@ def block_outputs(
         norm: whether to apply the model's last norm to the outputs of the wanted blocks.
 
     Returns:
-        [B, P + N, D], and a list of the same, in ascending order of the places.
+        Tokens after the last block, [B, P + N, D], and a list of those after the wanted blocks, in ascending order.
     """
     x, rotations, layout = vit.stem(images)
     outputs: list[Tensor] = []

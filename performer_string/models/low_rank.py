@@ -44,7 +44,7 @@ def singular_maps(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k: projections of queries and keys, [.., d, D] each.
 
     Returns:
-        Two tensors [.., d, d], and [.., d] in descending order.
+        Maps of queries and of keys, [.., d, d] each, and singular values, [.., d], in descending order.
     """
     upper_q, upper_k = torch.linalg.qr(q.mT).R, torch.linalg.qr(k.mT).R  # q^T = A R, so that q^T k = A R_q R_k^T C^T
     u, s, vh = torch.linalg.svd(upper_q @ upper_k.mT)

@@ -99,7 +99,7 @@ def embed_patches(
         counts: number of patches of each image that is packed in a batch of one; None for one image per sample.
 
     Returns:
-        [B, P + N, D], or [1, sum of P + N_i, D].
+        Tokens, [B, P + N, D], or [1, sum of P + N_i, D].
     """
     x = vit.embed(pixels)  # [B, N, D]
     embedding = vit.encoding.embedding(vit.in_units(positions))

@@ -23,7 +23,7 @@ def multiply_heads(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Ten
         bias: bias, [H, B, C or 1, b or 1], or None.
 
     Returns:
-        [H, B, C, b].
+        Products, [H, B, C, b].
     """
     rows = x.flatten(1, 2)  # [H, B C, a]
     if bias is not None and x.shape[1] == 1:  # one operation for both, where the bias has no axis of samples
@@ -40,7 +40,7 @@ def join(x: Tensor, *columns: Tensor) -> Tensor:
         columns: columns to append, [..., 1] or [1] each.
 
     Returns:
-        [..., n + the number of columns].
+        Joined columns, [..., n + the number of columns].
     """
     return torch.cat([x, *(column.expand(*x.shape[:-1], 1) for column in columns)], dim=-1)
 
@@ -95,7 +95,7 @@ class ChunkSums:
             factor: factor of both gradients.
 
         Returns:
-            [H, B, C, d].
+            Gradient, [H, B, C, d].
         """
         if self.weight_gradient is not None:
             product = gradient.flatten(1, 2).mT @ x.flatten(1, 2)  # [H, m, B C] [H, B C, d]
@@ -137,7 +137,7 @@ class ChunkSums:
             out, gradient: outputs and their gradient, [H, B, C, d_v].
 
         Returns:
-            [H, B, C, d].
+            Gradient, [H, B, C, d].
         """
         raise NotImplementedError
 
@@ -148,6 +148,6 @@ class ChunkSums:
         """Return the gradients of a chunk of rotated keys, of its values and of its bias.
 
         Returns:
-            [H, B, C, d], [H, B, C, d_v], and [H, B, C, 1] or None where the features take no bias.
+            Gradients, [H, B, C, d], [H, B, C, d_v], and [H, B, C, 1] or None where the features take no bias.
         """
         raise NotImplementedError

@@ -171,7 +171,7 @@ class ChunkWalk:
             learned_angles: whether the gradients of the cosines and sines are wanted.
 
         Returns:
-            One tensor of each input's shape; None for inputs that are missing or whose gradient is not wanted.
+            Gradients of each input's shape; None for inputs that are missing or whose gradient is not wanted.
         """
         out, gradient = out.transpose(0, 1), gradient.transpose(0, 1)
         q_gradient, k_gradient, v_gradient = (torch.empty_like(x) for x in (self.q, self.k, self.v))

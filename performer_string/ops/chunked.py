@@ -39,7 +39,8 @@ def chunked_attention(
         key_bias: bias of each key, [B, H, N], finite, added to the logarithms of its features; for exponentials.
 
     Returns:
-        [B, H, N, d_v] in the type of v. First derivatives go to q, k, v, the bias, the planes and the map's weight.
+        Outputs, [B, H, N, d_v] in the type of v. First derivatives go to q, k, v, the bias, the planes and the map's
+        weight.
 
     Raises:
         ValueError: a bias with features that are no exponentials.

@@ -37,7 +37,7 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tens
         bias: bias b of the keys, finite, [H, B, 1, N].
 
     Returns:
-        [H, B, M, d], [H, B, M].
+        Outputs, [H, B, M, d], and log-normalisers, [H, B, M].
     """
     if q.stride(-1) != 1 or 1 in q.shape:
         # torch gives the output the strides of q. Along an expanded axis its kernel would write to wrong addresses.

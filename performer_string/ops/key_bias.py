@@ -21,7 +21,7 @@ def relative_bias(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
         key_mask: mask of the keys, [B, N], True where a key takes part; None for all.
 
     Returns:
-        [B, H, N]. Masked keys have the lowest number of the type.
+        Biases, [B, H, N]. Masked keys have the lowest number of the type.
     """
     bias = full_precision(key_bias)
     least = torch.finfo(bias.dtype).min
@@ -39,7 +39,7 @@ def key_logits(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
         key_mask: mask of the keys, [B, N], True where a key takes part; None for all.
 
     Returns:
-        [B, H, N]. What is lower than `NEGLIGIBLE` is raised to it.
+        Biases, [B, H, N]. All are at least `NEGLIGIBLE`.
     """
     return relative_bias(key_bias, key_mask).clamp(min=NEGLIGIBLE)
 
@@ -54,7 +54,7 @@ def key_weights(key_bias: Tensor, key_mask: Tensor | None, degree: int = 1, leas
         least: lower bound of the exponent.
 
     Returns:
-        [B, H, N, 1]. Masked keys have zero, also where all are masked.
+        Weights, [B, H, N, 1]. Masked keys have zero, also where all are masked.
     """
     weights = (relative_bias(key_bias, key_mask) / degree).clamp(min=least).exp()
     return (weights if key_mask is None else weights.masked_fill(~key_mask[:, None], 0.0))[..., None]
@@ -75,7 +75,7 @@ def with_bias_columns(q: Tensor, k: Tensor, v: Tensor, key_bias: Tensor, scale: 
         scale: scale of the logits.
 
     Returns:
-        Three tensors [B, H, N, d + 2], or wider on a GPU.
+        Queries, keys and values, [B, H, N, d + 2], or wider on a GPU.
     """
     width = q.shape[-1] + 2
     padding = -width % 8 if q.device.type == "cuda" else 0

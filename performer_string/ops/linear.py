@@ -80,7 +80,7 @@ def linear_attention(
             Tokens attend within their sequence. There is no key mask then.
 
     Returns:
-        [B, H, N, e] in the type of v.
+        Outputs, [B, H, N, e] in the type of v.
 
     Raises:
         TypeError, ValueError: arguments that do not fit together.
@@ -115,7 +115,7 @@ def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: Att
         context: rotation, locality, layout of the tokens and bias of the keys.
 
     Returns:
-        [B, H, N, e] in the type of v.
+        Outputs, [B, H, N, e] in the type of v.
     """
     rotation, locality, layout, key_bias = context.rotation, context.locality, context.layout, context.key_bias
     if not k.shape[-2] or not v.shape[0]:

@@ -77,7 +77,7 @@ def attend_packed(
             are known and equal.
 
     Returns:
-        [1, H, N, d_v] in the type of v. An empty sequence has no outputs.
+        Outputs, [1, H, N, d_v] in the type of v. An empty sequence has no outputs.
 
     Raises:
         ValueError: a batch of more than one, or lengths that are not those of all tokens.

@@ -40,7 +40,7 @@ def polynomial_attention(
         key_bias: bias b of the keys, [B, H, N]. The kernel of key j is multiplied by exp(b_j).
 
     Returns:
-        [B, H, N, e] in the type of v.
+        Outputs, [B, H, N, e] in the type of v.
     """
     if q.device.type == "cuda":
         from performer_string.ops.triton.device import product_precision, warn_of_plain_operations
@@ -74,7 +74,7 @@ def summed_attention(
         q, k, v, kernel, key_mask, key_bias: see `polynomial_attention`.
 
     Returns:
-        [B, H, N, e] in the type of v.
+        Outputs, [B, H, N, e] in the type of v.
     """
     dtype = torch.promote_types(full_precision(q).dtype, full_precision(k).dtype)
     a, b, width = q.to(dtype), k.to(dtype), v.shape[-1]

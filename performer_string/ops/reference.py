@@ -21,7 +21,7 @@ def positive_features(x: Tensor, projection: Tensor, scale: float) -> Tensor:
         scale: scale of the logits.
 
     Returns:
-        [B, H, N, m].
+        Features, [B, H, N, m].
     """
     dots = torch.einsum("bhnd,hmd->bhnm", x, projection)
     squares = torch.einsum("bhnd,bhnd->bhn", x, x).unsqueeze(-1)
@@ -53,7 +53,7 @@ def polynomial_features(x: Tensor, scale: float, lower: bool) -> Tensor:
         lower: whether to include the orders 0 and 1.
 
     Returns:
-        [B, H, N, d^2] or [B, H, N, 1 + d + d^2].
+        Features, [B, H, N, d^2] or [B, H, N, 1 + d + d^2].
     """
     products = torch.einsum("bhni,bhnj->bhnij", x, x).flatten(-2) * scale  # [B, H, N, d, d] -> [B, H, N, d d]
     if not lower:
@@ -84,7 +84,7 @@ def linear_weights(fq: Tensor, fk: Tensor, key_mask: Tensor | None = None, key_b
         key_bias: bias b of the keys, [B, H, N].
 
     Returns:
-        [B, H, N, N]; rows whose sum is zero are zero.
+        Weights, [B, H, N, N]; rows whose sum is zero are zero.
     """
     weights = torch.einsum("bhim,bhjm->bhij", fq, fk)
     factors = key_factors(key_mask, key_bias)
@@ -105,7 +105,7 @@ def rotated_feature_weights(
         key_bias: bias b of the keys, [B, H, N].
 
     Returns:
-        [B, H, N, N]; rows whose denominator is zero are zero. Weights may be negative.
+        Weights, [B, H, N, N]; rows whose denominator is zero are zero. Weights may be negative.
     """
     weights = torch.einsum("hiam,bhim,hjal,bhjl->bhij", rotations, fq, rotations, fk)
     total = torch.einsum("bhim,bhjm->bhij", fq, fk)
@@ -132,7 +132,7 @@ def softmax_weights(
         key_bias: bias b of the keys, [B, H, N].
 
     Returns:
-        [B, H, N, N]; zero for a sample without keys.
+        Weights, [B, H, N, N]; zero for a sample without keys.
     """
     logits = torch.einsum("bhid,bhjd->bhij", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
     if key_bias is not None:
@@ -154,7 +154,7 @@ def modulated_weights(weights: Tensor, decay: Tensor, normalised: bool) -> Tenso
         normalised: whether rows sum to one; rows whose sum is zero stay zero.
 
     Returns:
-        [B, H, N, N].
+        Weights, [B, H, N, N].
     """
     weights = weights * decay
     if not normalised:
@@ -192,7 +192,7 @@ def attend_connected(weights: Tensor, v: Tensor, matrices: Tensor) -> Tensor:
         matrices: matrices R, [H, N, d, d].
 
     Returns:
-        [B, H, N, d].
+        Outputs, [B, H, N, d].
     """
     links = torch.einsum("hiab,hjbc->hijac", torch.linalg.inv(matrices), matrices)  # [H, N, N, d, d]
     return torch.einsum("bhij,hijac,bhjc->bhia", weights, links, v)
@@ -208,7 +208,7 @@ def attend_attenuated(fq: Tensor, fk: Tensor, v: Tensor, decay: Tensor, num_pref
         num_prefix: number of leading tokens without a position.
 
     Returns:
-        [B, H, N, d].
+        Sums, [B, H, N, d].
     """
     decay = decay.clone()
     decay[:, :num_prefix] = 1

@@ -20,7 +20,7 @@ def rotation_matrices(generators: Tensor, positions: Tensor) -> Tensor:
         positions: positions r, [N, C].
 
     Returns:
-        [H, N, d, d].
+        Rotation matrices, [H, N, d, d].
 
     Source: arXiv:2502.02562 (STRING).
     """
@@ -37,7 +37,7 @@ def rotate(x: Tensor, generators: Tensor, positions: Tensor) -> Tensor:
         positions: positions r, [N, C].
 
     Returns:
-        [B, H, N, d].
+        Rotated queries or keys, [B, H, N, d].
     """
     return torch.einsum("hnij,bhnj->bhni", rotation_matrices(generators, positions), x)
 
@@ -56,7 +56,7 @@ def circulant_rotate(x: Tensor, coefficients: Tensor, block_size: int, positions
         positions: positions r, [N, C].
 
     Returns:
-        [B, H, N, d].
+        Rotated queries or keys, [B, H, N, d].
 
     Source: arXiv:2502.02562, section 3.2.
     """
@@ -80,7 +80,7 @@ def reflection_rotate(x: Tensor, mirrors: Tensor, positions: Tensor) -> Tensor:
         positions: positions r, [N, C].
 
     Returns:
-        [B, H, N, d].
+        Rotated queries or keys, [B, H, N, d].
     """
     planes = mirrors.shape[-1]
     rotated = x.clone()
@@ -103,7 +103,7 @@ def rodrigues_rotate(x: Tensor, axis: Tensor, omega: Tensor, positions: Tensor) 
         positions: positions r, [N, C].
 
     Returns:
-        [B, H, N, d].
+        Rotated queries or keys, [B, H, N, d].
     """
     t = torch.einsum("nc,hcm->hnm", positions, omega)[..., None]
     parts, u = x.unflatten(-1, (-1, 3)), axis[:, None]  # [B, H, N, m, 3], [H, 1, m, 3]
@@ -121,7 +121,7 @@ def gaussian_decay(positions: Tensor, amplitudes: Tensor, widths: Tensor) -> Ten
         widths: widths s, [H, G, C], or [H, G] for one width along all axes.
 
     Returns:
-        [H, N, N].
+        Factors lambda, [H, N, N].
     """
     each_axis = widths if widths.ndim == 3 else torch.stack([widths] * positions.shape[1], dim=-1)
     squares = (positions[:, None] - positions[None]) ** 2
@@ -144,7 +144,7 @@ def l1_decay(positions: Tensor, rates: Tensor) -> Tensor:
         rates: rates r, at least 0, for lower and for higher coordinates of the key: [H, C, 2]. Infinity for no weight.
 
     Returns:
-        [H, N, N].
+        Factors lambda, [H, N, N].
     """
     decay = positions.new_ones(len(rates), len(positions), len(positions))
     for c in range(positions.shape[1]):
@@ -164,7 +164,7 @@ def table_decay(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
         shape: number of tokens along each axis of the grid.
 
     Returns:
-        [H, N, N].
+        Factors lambda, [H, N, N].
     """
     axes = [torch.arange(n) for n in shape]
     positions = torch.cartesian_prod(*axes).view(-1, len(shape)).tolist()
@@ -192,7 +192,7 @@ def local_sum(v: Tensor, taps: Tensor, positions: Tensor, steps: Sequence[float]
         steps: distance s of neighbours along each axis.
 
     Returns:
-        [B, H, N, d].
+        Sums, [B, H, N, d].
     """
     total, half = torch.zeros_like(v), taps.shape[-1] // 2
     for number, tap in enumerate(itertools.product(range(taps.shape[-1]), repeat=positions.shape[1])):

@@ -28,7 +28,7 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         cos, sin: cosines and sines of the angles, [..., N, P] with 2 P <= d. Dimensions from 2 P up stay as they are.
 
     Returns:
-        [..., N, d].
+        Rotated queries or keys, [..., N, d].
     """
     if torch.compiler.is_compiling() or needs_plain_operations() or x.dtype != cos.dtype:
         return rotate_planes_plainly(x, cos, sin)

@@ -50,7 +50,7 @@ def rotated_feature_attention(
         cu_seqlens: boundaries of packed sequences, see `linear_attention`.
 
     Returns:
-        [B, H, N, d] in the type of v; zero where every key is masked.
+        Outputs, [B, H, N, d] in the type of v; zero where every key is masked.
 
     Raises:
         TypeError, ValueError: arguments that do not fit together.
@@ -74,7 +74,7 @@ def attend_rotated_features(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, co
         context: rotation, mask of the keys or lengths of packed sequences, and bias of the keys; no locality.
 
     Returns:
-        [B, H, N, d] in the type of v.
+        Outputs, [B, H, N, d] in the type of v.
     """
     layout, key_bias = context.layout, context.key_bias
     with without_autocast(q):

@@ -62,7 +62,7 @@ def softmax_attention(
         cu_seqlens: boundaries of packed sequences, see `linear_attention`.
 
     Returns:
-        [B, H, N, e] in the type of v.
+        Outputs, [B, H, N, e] in the type of v.
 
     Raises:
         TypeError, ValueError: arguments that do not fit together.
@@ -86,7 +86,7 @@ def attend_softmax(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, s
         context: rotation, locality, layout of the tokens and bias of the keys.
 
     Returns:
-        [B, H, N, e] in the type of v.
+        Outputs, [B, H, N, e] in the type of v.
     """
     q, k = rotate_pair(q, k, context.rotation)
     locality, layout, key_bias = context.locality, context.layout, context.key_bias
@@ -148,7 +148,7 @@ def _softmax_with_locality(
         key_bias: bias of the keys from `key_logits`, [B, H, N], or None.
 
     Returns:
-        [B, H, N, d] in the type of v.
+        Outputs, [B, H, N, d] in the type of v.
     """
     dtype, key_mask = torch.promote_types(q.dtype, torch.float32), layout.mask
     assert layout.positions is not None

@@ -87,7 +87,7 @@ def linear_sums(a: Tensor, sums: Tensor) -> Tensor:
         sums: sums over the keys from `key_sums`, [G, m, E].
 
     Returns:
-        [G, Nq, E].
+        Sums, [G, Nq, E].
     """
     out = a.new_empty(*a.shape[:2], sums.shape[-1])
     for group, tokens in chunks(a):

@@ -36,7 +36,7 @@ def tiled_sums(a: Tensor, b: Tensor, u: Tensor) -> Tensor:
         a, b, u: queries, keys and values, [G, Nq, D], [G, Nk, D], [G, Nk, E], of one type.
 
     Returns:
-        [G, Nq, E].
+        Sums, [G, Nq, E].
     """
     out = a.new_empty(*a.shape[:2], u.shape[-1])
     for group, rows in tiles(a, b):

@@ -55,7 +55,7 @@ def squared_sums(a: Tensor, b: Tensor, u: Tensor) -> Tensor:
         a, b, u: queries, keys and values, [G, Nq, D], [G, Nk, D], [G, Nk, E], of one type.
 
     Returns:
-        [G, Nq, E].
+        Sums, [G, Nq, E].
     """
     if torch.compiler.is_compiling():
         return cast(Tensor, _squared_sums(a, b, u))

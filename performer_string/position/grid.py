@@ -77,7 +77,7 @@ def grid_positions(
         dtype: type of the result, float32 or float64.
 
     Returns:
-        [N, C] with N the product of `grid`, in patches of the training grid.
+        Positions, [N, C] with N the product of `grid`, in patches of the training grid.
 
     Raises:
         ValueError: sizes that are no positive integers, an unknown mode, another type, or no training grid that fits.
@@ -131,7 +131,7 @@ def mean_position(positions: Tensor, mask: Tensor | None = None) -> Tensor:
         mask: mask of the tokens, [B, N], True where a token takes part; None for all.
 
     Returns:
-        [..., 1, C], or [B, 1, C] with a mask, zero where no token takes part.
+        Mean positions, [..., 1, C], or [B, 1, C] with a mask, zero where no token takes part.
     """
     if mask is None:
         return positions.mean(dim=-2, keepdim=True)
@@ -147,7 +147,7 @@ def with_prefix(positions: Tensor, count: int) -> Tensor:
         count: number P of prefix tokens.
 
     Returns:
-        [..., P + N, C].
+        Positions, [..., P + N, C].
     """
     if not count:
         return positions

@@ -130,7 +130,7 @@ def block_basis(columns: Sequence[Tensor]) -> Tensor:
         columns: columns of the blocks: k tensors [H, m, b], each with one column of each of the m blocks of size b.
 
     Returns:
-        [H, d, d] with the columns in k groups of m.
+        Basis, [H, d, d] with the columns in k groups of m.
     """
     heads, m, b = columns[0].shape
     eye = torch.eye(m, dtype=columns[0].dtype, device=columns[0].device)

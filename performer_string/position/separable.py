@@ -62,7 +62,7 @@ class SeparableEncoding(Encoding):
         """Return the plane frequencies Omega in radians per patch.
 
         Returns:
-            [heads, C, P], where the number of heads is 1, parameter_heads or layers H, and P is at most d / 2.
+            Frequencies, [heads, C, P], where the number of heads is 1, parameter_heads or layers H, and P <= d / 2.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has no frequencies, needed here: docs/guides/own-encoding.md says what one gives."
@@ -72,7 +72,7 @@ class SeparableEncoding(Encoding):
         """Return the orthogonal basis B, or None for the identity.
 
         Returns:
-            [heads, d, d], where the number of heads is 1, parameter_heads or layers H.
+            Basis, [heads, d, d], where the number of heads is 1, parameter_heads or layers H.
         """
         return None
 

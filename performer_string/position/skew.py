@@ -24,7 +24,7 @@ def plane_order(head_dim: int) -> Tensor:
         head_dim: width d of a head. The last dimension of an odd width is the last in both.
 
     Returns:
-        [d].
+        Indices, [d].
     """
     planes = head_dim // 2
     pairs = torch.stack([torch.arange(planes), torch.arange(planes) + planes], dim=1).flatten()

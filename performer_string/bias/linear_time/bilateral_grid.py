@@ -204,7 +204,7 @@ def grid_sum(inputs: SumInputs, amplitudes: Tensor, widths: Tensor, cell: Triple
         cell: number of tokens from node to node along each axis.
 
     Returns:
-        [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
+        Sums, [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
     grid, cells = inputs.grid, make_cells(inputs.grid, cell)
     shape, steps, cell = cells.grid.shape, cells.grid.steps, cells.cell

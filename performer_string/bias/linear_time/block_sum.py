@@ -201,7 +201,7 @@ def block_sum(inputs: SumInputs, rates: Tensor, blocks: Blocks) -> Tensor:
         blocks: blocks of the grid, from `make_blocks`.
 
     Returns:
-        [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
+        Sums, [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
     axes = active_axes(inputs.grid)
     rows, columns = axes if len(axes) == 2 else (axes[0] if axes else 0, None)

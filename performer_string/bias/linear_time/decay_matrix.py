@@ -124,7 +124,7 @@ class AxisDecay:
         """Return the decays inside a chunk of lanes, and, if linked, from the lanes before and behind it.
 
         Returns:
-            [lanes, lanes], or [lanes, lanes + 2]. The state from before is given at the last place before the
+            Decays, [lanes, lanes], or [lanes, lanes + 2]. The state from before is given at the last place before the
             chunk, and the state from behind at the first place behind it.
         """
         lane = torch.arange(lanes, dtype=torch.float64)
@@ -178,7 +178,7 @@ def block_gradient(blocks: Blocks, decays: Decays, pairs: Tensor) -> Tensor:
         pairs: gradient of lambda between the tokens of a block, [h w, h w].
 
     Returns:
-        [2, 2]: axes, and sources before and behind; in float64 on the host.
+        Gradients, [2, 2]: axes, and sources before and behind; in float64 on the host.
     """
     down, right = (d.mixing(n, False) for d, n in zip(decays, (blocks.height, blocks.width), strict=True))
     pairs = pairs.to(down.value).view(blocks.height, blocks.width, blocks.height, blocks.width)

@@ -66,7 +66,7 @@ def to_tiles(x: Tensor, tile: Triple, pads: Pads) -> Tensor:
         pads: padding before and after each axis, which makes its length a multiple of the tile's.
 
     Returns:
-        [B, H, T_0, T_1, T_2, A, c].
+        Tiles, [B, H, T_0, T_1, T_2, A, c].
     """
     x = F.pad(x, (0, 0, *(n for pad in reversed(pads) for n in pad)))
     for axis in (4, 3, 2):

@@ -44,7 +44,7 @@ def neighbour_table(bias: Bias, grid: Grid, tiling: Tiling, like: Tensor) -> Ten
         like: tensor of the device and type of the result.
 
     Returns:
-        [P, H, 1, 1, 1, A, A], for P neighbours in the order of `Tiling.neighbours`.
+        Factors lambda, [P, H, 1, 1, 1, A, A], for P neighbours in the order of `Tiling.neighbours`.
     """
     offsets, places = [], []
     for axis, (n, a, r, step) in enumerate(zip(grid.shape, tiling.tile, tiling.reach, grid.steps, strict=True)):
@@ -145,7 +145,7 @@ def neighbour_sum(inputs: SumInputs, bias: Bias, tiling: Tiling) -> Tensor:
         tiling: tiling of the grid, from `make_tiling` with the radius.
 
     Returns:
-        [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
+        Sums, [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
     source, grid, v = inputs.source, inputs.grid, inputs.v
     if inputs.key_sums is None and len(_slabs(inputs.q, source, grid, tiling)) > 1:

@@ -38,7 +38,7 @@ def decayed_attention(
         grid: grid of the tokens after the prefix.
 
     Returns:
-        [B, H, N, d], in the type of the features.
+        Outputs, [B, H, N, d], in the type of the features.
     """
     dtype = torch.promote_types(k.dtype, torch.float32)
     products = torch.bfloat16 if v.dtype == torch.bfloat16 else dtype
@@ -89,7 +89,7 @@ def decayed_sum(bias: RelativeBias, inputs: SumInputs) -> Tensor:
         inputs: tokens and values of all heads.
 
     Returns:
-        [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
+        Sums, [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
     outs: dict[int, Tensor] = {}
     components, size, v = bias.components(), inputs.source.size, inputs.v

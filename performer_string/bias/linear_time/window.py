@@ -39,7 +39,7 @@ def window_table(bias: Bias, grid: Grid, radius: Triple, like: Tensor) -> Tensor
         like: tensor of the device and type of the result.
 
     Returns:
-        [H, a_0, a_1, a_2, w_0, w_1, w_2], w = a + 2 radius.
+        Factors lambda, [H, a_0, a_1, a_2, w_0, w_1, w_2], w = a + 2 radius.
     """
     axes, windows = [], []
     for n, a, r, step in zip(grid.shape, tile_shape(grid), radius, grid.steps, strict=True):
@@ -168,7 +168,7 @@ def window_sum(inputs: SumInputs, bias: Bias, radius: Triple) -> Tensor:
         radius: number of tokens along each axis that the window of every query contains at least.
 
     Returns:
-        [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
+        Sums, [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
     n0, n1, n2 = inputs.grid.shape
     radius = (min(radius[0], n0 - 1), min(radius[1], n1 - 1), min(radius[2], n2 - 1))

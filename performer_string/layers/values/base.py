@@ -41,6 +41,6 @@ class ValueMap(nn.Module):
             layout: layout of the tokens: their positions, and which take part.
 
         Returns:
-            [B, H, N, d].
+            Outputs, [B, H, N, d].
         """
         raise NotImplementedError

@@ -119,7 +119,7 @@ def interpolation_matrix(taps: int, step: float) -> Tensor:
         step: distance s of two tokens, in training patches.
 
     Returns:
-        [2 R + 1, K], for the offsets n = -R .. R at which any tap k is above zero.
+        Matrix, [2 R + 1, K], for the offsets n = -R .. R at which any tap k is above zero.
     """
     half_width, half = max(step, 1.0), taps // 2
     reach = math.ceil((half + half_width) / step - 1e-6) - 1  # h is zero at a distance of half_width

@@ -130,8 +130,9 @@ def triton_linear_attention(
         key_bias: bias of each key, [B, H, N], finite, added to the logarithms of its features; for exponentials.
 
     Returns:
-        [B, H, N, dv] in the type of v, heads side by side in memory. The output of a query whose products of features
-        are all zero is zero. float32 products follow `torch.backends.cuda.matmul.fp32_precision` (or `allow_tf32`).
+        Outputs, [B, H, N, dv] in the type of v, heads side by side in memory. The output of a query whose products of
+        features are all zero is zero. float32 products follow
+        `torch.backends.cuda.matmul.fp32_precision` (or `allow_tf32`).
 
     Raises:
         ValueError: arguments that `why_unsupported` has a reason against.

@@ -82,7 +82,7 @@ def triton_square_attention(
         key_bias: bias b of the keys, [B, H, Nk], finite and at most 0. The kernel of key j is multiplied by exp(b_j).
 
     Returns:
-        [B, H, Nq, dv] in the type of v, heads side by side in memory; zero where the sum of weights is.
+        Outputs, [B, H, Nq, dv] in the type of v, heads side by side in memory; zero where the sum of weights is zero.
 
     Raises:
         ValueError: arguments that `why_unsupported` has a reason against.
