@@ -24,7 +24,7 @@ from performer_string.utils.validation import check_sizes
 
 log = logging.getLogger(__name__)
 
-BLOCK_SIDES = (8, 16)  # tokens along an axis of a block, of which the one that is predicted to cost less is taken
+BLOCK_SIDES = (8, 16)  # tokens along an axis of a block; the side of lower predicted cost is taken
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class RelativeBias(nn.Module):
         Returns:
             Outputs, [B, H, N, d], in the type of the features.
         """
-        # An exported graph is for a batch of any size, so that nothing may depend on it there.
+        # An exported graph is for a batch of any size, so that nothing may depend on the batch there.
         all_fit = needs_plain_operations() or k[..., 0].numel() * phi.num_features <= slab_size(k.device)
         grid = None if all_fit else self.grid_of(layout)
         if grid is not None and not self.needs_all_features(grid, phi.num_features, v.shape[-1]):

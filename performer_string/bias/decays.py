@@ -21,7 +21,7 @@ from performer_string.bias.offsets import check_axes
 from performer_string.bias.widths import bounded_width, raw_width
 from performer_string.utils.dtype import full_precision
 
-# Radius of a window over a Gaussian, in standard deviations: what lies outside is below 0.1 % of the sum.
+# Radius of a window over a Gaussian, in standard deviations: the part outside is below 0.1 % of the sum.
 WINDOW_REACH = 3.5
 
 
@@ -55,7 +55,7 @@ class DistanceDecay(RelativeBias):
             or options of the amplitude if normalised.
     """
 
-    CUTOFF = 7.0  # in widths of the widest component: lambda is below 2.5e-11 from here on
+    CUTOFF = 7.0  # radius in widths of the widest component: beyond it lambda is below 2.5e-11
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ def _convolve(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence
     """Return `toeplitz_sum` of a block of features."""
     axes = tuple(range(-len(shape), 0))
     sizes = tuple(2 * n - 1 for n in shape)
-    # A transform's error is relative to the largest number, which is many times some sums where c spans decades.
+    # A transform's error is relative to the largest number, which is far above small sums where c spans decades.
     dtype = fk.dtype if fk.device.type == "mps" else torch.float64
     products = fk.to(dtype).mT[..., None, :] * v.to(dtype).mT[:, :, None]  # [B, H, m, d, N]
     spectrum = torch.fft.rfftn(products.unflatten(-1, tuple(shape)), s=sizes, dim=axes)

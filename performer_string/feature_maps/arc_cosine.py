@@ -26,7 +26,7 @@ class _RectifiedPower(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: int) -> Tensor:
         ctx.order = order
-        # The input, since relu(x) is computed here and has no graph for a second derivative.
+        # The input is saved, since relu(x) is computed here and has no graph for a second derivative.
         ctx.save_for_backward(x)
         return integer_power(x.relu(), order)
 

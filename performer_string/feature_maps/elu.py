@@ -34,7 +34,7 @@ class EluFeatures(FeatureMap):
     def queries(self, q: Tensor) -> Tensor:
         """Return phi(q) by its definition for queries [..., d], [..., d]."""
         q = full_precision(q)
-        positive = q > 0  # elu(q) + 1 would round exp(q) as numbers near 1
+        positive = q > 0  # elu(q) + 1 would lose digits of a small exp(q)
         return torch.where(positive, q + 1, q.masked_fill(positive, 0.0).exp())
 
     @torch.no_grad()

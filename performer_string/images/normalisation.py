@@ -20,7 +20,7 @@ NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "hub": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "webdataset": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 }
-BACKGROUND = (128, 128, 128)  # beneath transparent images: black drawings stay visible on it, and white ones
+BACKGROUND = (128, 128, 128)  # colour beneath transparent images, on which black and white drawings are visible
 LUMINANCE = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow converts to grey
 
 

@@ -183,7 +183,7 @@ class SelfAttention(nn.Module):
             growth = self.log_growth(x, layout) ** 0.5
             factor = growth if factor is None else factor * growth
         if self.qk_norm:
-            length = cast("Tensor | None", factor)  # a number only where there is no temperature
+            length = cast("Tensor | None", factor)  # not a float: that is for layers without a temperature
             return with_length(q, length), with_length(k, length)
         return (q, k) if factor is None else (q * factor, k * factor)
 
@@ -198,7 +198,7 @@ class SelfAttention(nn.Module):
             keys = layout.mask.sum(-1)[:, None, None, None].to(dtype)
         elif isinstance(x.shape[1], int):
             return math.log(max(1, x.shape[1])) / math.log(self.log_n_scaling)
-        else:  # an export for any size, which math.log would fix
+        else:  # an export for any size, where math.log would fix the size
             keys = torch.ones(x.shape[1], device=x.device, dtype=dtype).sum()
         return (keys.clamp(min=1).log() / math.log(self.log_n_scaling)).to(x.dtype)
 

@@ -48,7 +48,7 @@ class DropPath(nn.Module):
             counts = torch.tensor(lengths, device=x.device)
             keep = keep.repeat_interleave(counts, dim=0, output_size=x.shape[1]).transpose(0, 1)  # [1, N, 1]
         if torch.finfo(x.dtype).bits < 32:
-            return x * keep / (1 - self.rate)  # a rounded 1 / (1 - rate) would be off by the same for all samples
+            return x * keep / (1 - self.rate)  # a rounded 1 / (1 - rate) would bias all samples
         return x * (keep / (1 - self.rate))
 
 

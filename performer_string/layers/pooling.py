@@ -27,7 +27,7 @@ def mean_pool(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     if mask is None:
         return x.mean(dim=1)
-    dtype = torch.promote_types(x.dtype, torch.float32)  # fp16 has no number for a sum of many
+    dtype = torch.promote_types(x.dtype, torch.float32)  # sums of many tokens overflow in fp16
     total = x.masked_fill(~mask[..., None], 0.0).sum(dim=1, dtype=dtype)
     return (total / mask.sum(dim=1, keepdim=True).clamp(min=1)).to(x.dtype)
 

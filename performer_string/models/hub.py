@@ -82,7 +82,7 @@ def explain_download(name: str, options: dict[str, Any]) -> Iterator[None]:
         yield
     except PublishedError as error:
         raise PublishedError(f"the model {name} of the Hub cannot be used: {error}") from error
-    except Exception as error:  # of the Hub, of the network, of the file system
+    except Exception as error:  # an error of the Hub, the network or the file system
         raise PublishedError(
             f"there is no folder {name}, and {reason(name, error, options)}{nearest_path(Path(name))}"
         ) from error
@@ -122,7 +122,7 @@ def explain_upload(name: str) -> Iterator[None]:
     check_repository(name)
     try:
         yield
-    except Exception as error:  # of the Hub, of the network, of the file system
+    except Exception as error:  # an error of the Hub, the network or the file system
         raise PublishedError(f"the model was not uploaded to {name}: {refusal(error)}") from error
 
 

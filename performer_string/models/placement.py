@@ -123,5 +123,5 @@ class Placement:
             strides = [math.prod(self.train_grid[c + 1 :]) for c in range(len(self.train_grid))]
             index = (positions * positions.new_tensor(strides)).sum(-1, keepdim=True)
             return index + (self.num_prefix > 0)
-        units = 2 if self.config.position_unit == "half-image" else 1  # along a training image
+        units = 2 if self.config.position_unit == "half-image" else 1  # length of a training image
         return as_floating(positions) / positions.new_tensor([max(1, cells - 1) / units for cells in self.train_grid])

@@ -85,10 +85,10 @@ class Preprocessing:
         """
         try:
             from performer_string.images.cover import Cover
-            from performer_string.images.reading import as_rgb as as_rgb  # for Pillow
+            from performer_string.images.reading import as_rgb as as_rgb  # checks that Pillow is there
         except ImportError as error:
             raise ImportError("a transform of images needs torchvision and Pillow: pip install torchvision") from error
-        return partial(self.prepare, cover=None if size is None else Cover((size[0], size[1])))  # can be pickled
+        return partial(self.prepare, cover=None if size is None else Cover((size[0], size[1])))  # picklable
 
     def prepare(self, image: Any, cover: Callable[[Tensor], Tensor] | None) -> Tensor:
         """Return one image as `transform` does, where `cover` brings it to its size."""

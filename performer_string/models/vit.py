@@ -91,7 +91,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         if self.training:
             raise RuntimeError("cached() is for inference: call model.eval() before.")
         every = [self.rotation_cache, *(attention.cache for attention in self.attentions())]
-        caches = [cache for cache in every if not cache.is_on]  # others belong to a context around this one
+        caches = [cache for cache in every if not cache.is_on]  # an enclosing context has switched on the others
         for cache in caches:
             cache.switch(True)
         try:

@@ -68,7 +68,7 @@ def write_weights(model: ViT, folder: Path) -> None:
         tensors |= {name: tensor.bfloat16() for name, tensor in wide.items()}
         metadata[ROUNDED] = json.dumps(sorted(wide))
     with write_aside(folder / WEIGHTS, synchronise=True) as partial:
-        partial.write_bytes(safetensors().torch.save(tensors, metadata))  # its own files are for their owner alone
+        partial.write_bytes(safetensors().torch.save(tensors, metadata))  # `save_file` lets only the owner read
 
 
 def round_weights(model: ViT) -> ViT:
@@ -117,7 +117,7 @@ def read_weights(path: Path, config: ViTConfig) -> tuple[dict[str, Tensor], dict
                 tensors[name] = tensors[name].float()
     except PublishedError:
         raise
-    except Exception as error:  # of the package's own type, of JSON, of the file system, of torch
+    except Exception as error:  # an error of the package, JSON, the file system or torch
         raise PublishedError(
             f"{path} is no safetensors file that can be read: it is cut off, damaged, or a file of another kind, which "
             f"is never loaded ({type(error).__name__}: {str(error)[:200]})."
@@ -130,7 +130,7 @@ def read_weights(path: Path, config: ViTConfig) -> tuple[dict[str, Tensor], dict
 def take_types(model: ViT, weights: Mapping[str, Tensor]) -> None:
     """Convert the tensors of a model to the types of the weights to load."""
     if "norm.weight" in weights:
-        model.to(weights["norm.weight"].dtype)  # and with it what is computed, such as frequencies
+        model.to(weights["norm.weight"].dtype)  # and its computed buffers, such as frequencies
     for name, tensor in model.state_dict(keep_vars=True).items():
         if name in weights and weights[name].dtype != tensor.dtype:
             tensor.data = tensor.data.to(weights[name].dtype)

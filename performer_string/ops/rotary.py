@@ -52,7 +52,7 @@ def rotate_planes(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     for n, m in zip(axes[::-1], shape[::-1], strict=False):
         fits = fits and n in (1, m)
     if not fits:
-        shape = torch.broadcast_shapes(shape, axes)  # takes as long as a product of few tokens
+        shape = torch.broadcast_shapes(shape, axes)  # this takes as long as a product over few tokens
     out = x.new_empty(*shape, x.shape[-1])
     first, second, rest = x.split((planes, planes, x.shape[-1] - 2 * planes), dim=-1)
     upper, lower = out[..., :planes], out[..., planes : 2 * planes]

@@ -100,7 +100,7 @@ class PaTESO4(PaTE):
 
     @classmethod
     def unused_options(cls, options: Mapping[str, Any], coord_dim: int) -> dict[str, str]:
-        """Return the options without an effect. For positions of one dimension, `factors` has one with any layout."""
+        """Return the options without an effect. `factors` has one for positions of one dimension, with any layout."""
         unused = super().unused_options(options, coord_dim)
         return {option: reason for option, reason in unused.items() if option != "factors" or coord_dim > 1}
 

@@ -16,7 +16,7 @@ from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.vit import ViT
 
 POOLS = {"avg": "mean", "token": "cls", "map": "map"}  # timm's names of poolings, and those of this library
-WITH_PREVIOUS = 99999  # timm's number for what joins the group before it
+WITH_PREVIOUS = 99999  # timm's number for parameters that join the group before them
 
 
 def pool_of(global_pool: str) -> str:

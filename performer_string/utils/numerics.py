@@ -22,7 +22,7 @@ def integer_power(x: Tensor, order: int, in_place: bool = False, keep: bool = Fa
     """
     times = Tensor.mul_ if in_place else Tensor.mul
     bits, power = bin(order)[3:], x
-    keep = keep or "1" in bits  # x is a factor again
+    keep = keep or "1" in bits  # x is used again as a factor
     for bit in bits:
         power = power * power if keep and power is x else times(power, power)
         if bit == "1":

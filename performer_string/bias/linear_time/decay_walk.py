@@ -121,7 +121,7 @@ class Walk:
         self.mix_gradient = torch.zeros_like(self.mix, dtype=wide(like))
         self.links_gradient = self.mix_gradient.new_zeros(2)
         self.moment = self.mix_gradient.new_zeros(())
-        self.states: dict[int, States] = {}  # by the number of a part in a vertical walk, else by its columns
+        self.states: dict[int, States] = {}  # by part in a vertical walk, else by the number of its columns
 
     def by_lanes(self, x: Tensor) -> Tensor:
         """Sort the tokens of a band by lanes: [X, B, h, w, c] -> [X, lanes B, size, c], a view for a batch of one."""

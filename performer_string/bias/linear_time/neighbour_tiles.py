@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from performer_string.ops.layout import Grid, Triple
 from performer_string.utils.cache import memoized
 
-# Sides of a tile, on grids of one axis and of two: the least that the radius does not exceed, or the largest.
+# Sides of a tile, on grids of one axis and of two. The smallest that is at least the radius is taken, or else the
+# largest.
 SIDES = {1: (64, 128, 256), 2: (8, 16)}
 Pads = tuple[tuple[int, int], ...]
 

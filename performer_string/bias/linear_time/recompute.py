@@ -124,7 +124,7 @@ class RecomputedFeatures:
         present = tensors_of(self.phi)
         if all(present[name] is x for name, x in self.tensors.items()):
             return cast(Tensor, getattr(self.phi, method)(*args))
-        # Under `functional_call` the map has its registered weights again by the time of the backward pass.
+        # After `functional_call`, in the backward pass, the map has its registered weights again.
         replacements = {f"phi.{name}": x for name, x in self.tensors.items()}
         return cast(Tensor, functional_call(_Method(self.phi, method), replacements, args))
 

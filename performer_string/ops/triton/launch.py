@@ -19,7 +19,7 @@ from torch import Tensor
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # as triton.jit reads it at import
 
-SHORT = 10  # bits of a number of tokens below which all block sizes are as fast: one is compiled, and none is timed
+SHORT = 10  # bits of a number of tokens below which all block sizes are equally fast: one is compiled, none is timed
 
 
 def autotuned(
@@ -102,7 +102,7 @@ class QuickLaunch:
         key = (tensors[0].device.index, *types, *aligned, *map(kind, numbers), *others.items())
         if key not in self.programs:
             program = self.kernel[grid](*tensors, *numbers, **others)
-            if hasattr(program, "packed_metadata"):  # neither the interpreter nor a recorder of tests
+            if hasattr(program, "packed_metadata"):  # not so with the interpreter or a recorder of tests
                 chosen = getattr(self.kernel, "best_config", None)
                 constants = others | (chosen.kwargs if chosen is not None else {})
                 rest = tuple(constants[name] for name in self.kernel.arg_names[len(tensors) + len(numbers) :])
