@@ -1,9 +1,9 @@
-"""The arrow task: find the letter Y, and say which way the arrow points that lies where the base of the Y points.
+"""The arrow task: find the letter Y and the arrow that the base of the Y points at, and name its direction.
 
 An open generator for the synthetic task of LieRE (arXiv:2406.10322, section 5.2), which was never released. A grid of
-12-pixel cells holds arrows and letters at random cells. One letter is a Y turned to one of four sides, and one arrow
-lies where its base points: the class is that arrow's direction. A model has to compare positions, and a larger image
-has more cells, not bigger ones.
+12-pixel cells contains arrows and letters at random cells. One letter is a Y rotated to one of four sides, and its base
+points at one arrow: the class is that arrow's direction. A model has to compare positions, and a larger image has more
+cells, not larger ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from performer_string.models.preprocessing import ARROWS
 from performer_string.utils.validation import check_types
 
-GLYPHS = {  # 8 x 8, put in the middle of a cell
+GLYPHS = {  # 8 x 8 pixels, centred in a cell
     "arrow": "...##... ..####.. .######. ##.##.## ...##... ...##... ...##... ...##...",
     "A": "..####.. .##..##. ##....## ##....## ######## ##....## ##....## ##....##",
     "B": "######.. ##...##. ##...##. ######.. ##...##. ##....## ##...##. ######..",
@@ -30,7 +30,7 @@ GLYPHS = {  # 8 x 8, put in the middle of a cell
     "E": "######## ##...... ##...... ######.. ######.. ##...... ##...... ########",
     "Y": "##....## ##....## .##..##. ..####.. ...##... ...##... ...##... ...##...",
 }
-DIRECTIONS = ARROWS  # quarter turns, as np.rot90 counts them
+DIRECTIONS = ARROWS  # in the order of np.rot90's quarter turns
 STEPS = np.array([(-1, 0), (0, -1), (1, 0), (0, 1)])  # (row, column) of each direction
 
 Distance = Literal["adjacent", "ray"]
@@ -39,18 +39,18 @@ Placed = tuple[tuple[int, ...], str, int]  # cell (row, column), name of the gly
 
 @dataclass
 class ArrowTask:
-    """A version of the task.
+    """Options of the task.
 
     Attributes:
-        arrows: how many arrows, the one that counts included.
-        letters: the letters beside the Y.
-        cell: pixels of a cell, at least 8.
-        distance: `adjacent`: the arrow lies in the next cell; `ray`: anywhere on the ray, on which it is the only
+        arrows: number of arrows, including the target.
+        letters: letters besides the Y.
+        cell: side of a cell in pixels, at least 8.
+        distance: place of the target, `adjacent`: the next cell; `ray`: any cell on the ray, where it is the only
             arrow.
         ink: grey level of glyphs, 0 to 255.
-        paper: grey level of what is between them, likewise.
-        bold: strokes are a pixel wider.
-        noise: standard deviation of normal noise on each pixel, in grey levels.
+        paper: grey level of the background, 0 to 255.
+        bold: widen strokes by a pixel.
+        noise: standard deviation of Gaussian noise on each pixel, in grey levels.
     """
 
     name: ClassVar[str] = "arrow"
@@ -87,7 +87,7 @@ class ArrowTask:
         self._glyphs = {name: self._glyph(rows) for name, rows in GLYPHS.items()}
 
     def cells(self, pixels: int) -> int:
-        """Return the cells along a side of an image, which needs 1.5 times as many cells as glyphs."""
+        """Return the number of cells along a side of an image, which needs 1.5 times as many cells as glyphs."""
         cells, least = pixels // self.cell, math.ceil(math.sqrt(1.5 * (self.arrows + len(self.letters) + 1)))
         if pixels % self.cell or cells < least:
             raise ValueError(
@@ -97,7 +97,7 @@ class ArrowTask:
         return cells
 
     def check_size(self, pixels: int) -> None:
-        """Raise a ValueError where an image of so many pixels a side is no grid of cells, or too small a one."""
+        """Raise a ValueError for a side in pixels that is no multiple of a cell, or is too small."""
         self.cells(pixels)
 
     def example(self, pixels: int, seed: int) -> tuple[Tensor, int]:
@@ -106,7 +106,7 @@ class ArrowTask:
         return torch.from_numpy(image)[None], label
 
     def draw(self, cells: int, seed: int) -> tuple[np.ndarray, int]:
-        """Return an image, uint8 [pixels, pixels], and its class: a function of (task, cells, seed) alone."""
+        """Return an image, uint8 [pixels, pixels], and its class; both depend on (task, cells, seed) only."""
         rng = np.random.default_rng(seed)
         placed = self.place(cells, rng)
         image = self.paint(placed, cells)
@@ -115,8 +115,8 @@ class ArrowTask:
         return image, placed[0][2]
 
     def place(self, cells: int, rng: np.random.Generator) -> list[Placed]:
-        """Return glyphs at random cells: the arrow that counts, the Y, the other arrows, and the letters."""
-        while True:  # the Y at the edge may leave no cell for its arrow
+        """Return glyphs at random cells: the target arrow, the Y, the other arrows, and the letters."""
+        while True:  # a Y at the edge may leave no cell for its arrow
             y, side = rng.integers(cells, size=2), int(rng.integers(4))
             base = (side + 2) % 4  # an upright Y stands on a base below it
             reach = self._cells_ahead(y, base, cells)
@@ -127,7 +127,7 @@ class ArrowTask:
         ray = {tuple(y + step * STEPS[base]) for step in range(1, reach + 1)}
         taken = {tuple(y), tuple(target)}
         free = [cell for cell in itertools.product(range(cells), repeat=2) if cell not in taken]
-        # Of random cells the first that may hold an arrow do; on the ray there may only be letters.
+        # Arrows take the first allowed cells in random order; only letters are allowed on the ray.
         order = [free[i] for i in rng.permutation(len(free))]
         allowed = (cell for cell in order if self.distance == "adjacent" or cell not in ray)
         others = list(itertools.islice(allowed, self.arrows - 1))
@@ -160,7 +160,7 @@ class ArrowTask:
         return int(cells - 1 - y[axis] if step[axis] > 0 else y[axis])
 
     def majority_accuracy(self) -> float:
-        """Return the exact accuracy of "the most frequent direction": E[largest of the four counts] / arrows."""
+        """Return the exact accuracy of always answering the most frequent direction, E[largest count] / arrows."""
         total = 0.0
         for counts in itertools.product(range(self.arrows + 1), repeat=4):
             if sum(counts) == self.arrows:

@@ -1,4 +1,4 @@
-"""Cells under a microscope: overlapping blobs with one of several textures, drawn from a random generator."""
+"""Random images of cells as under a microscope: overlapping blobs, each with one of several textures."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-TEXTURES = ("grained", "striped", "nucleated", "plain")  # the kinds of cells, in this order
+TEXTURES = ("grained", "striped", "nucleated", "plain")  # kinds of cells, in this order
 WAVINESS = np.array([0.10, 0.07, 0.04], np.float32)  # amplitudes of 2, 3 and 4 waves around a cell's outline, in radii
-FARTHEST = 1.4  # radii from a centre to its outline, at most
-SPREAD = 0.2  # of the radii around their mean, as a share of it
-STRIPES = 4.5  # pixels from one stripe to the next
-AT_A_TIME = 1024  # cells whose windows are in memory together
-BRIGHTEST = 0.8  # of all but the mark
+FARTHEST = 1.4  # largest distance from a centre to its outline, in radii
+SPREAD = 0.2  # spread of the radii around their mean, as a share of it
+STRIPES = 4.5  # period of the stripes in pixels
+AT_A_TIME = 1024  # number of cells whose windows are in memory together
+BRIGHTEST = 0.8  # largest value of all pixels except the mark
 
 Floats = NDArray[np.float32]
 
 
 @dataclass
 class Scene:
-    """An image of cells without a mark, and what it shows.
+    """An image of cells without a mark, and its ground truth.
 
     Attributes:
         image: float32 [pixels, pixels] in [0, 1].
-        owner: number of the cell that each pixel shows, -1 for the background, int32 [pixels, pixels].
-        kinds: texture of each cell, [n].
+        owner: index of the cell at each pixel, -1 for the background, int32 [pixels, pixels].
+        kinds: index of the texture of each cell, [n].
         centres: row and column of each cell, [n, 2].
     """
 
@@ -36,14 +36,14 @@ class Scene:
     centres: NDArray[np.float64]
 
     def markable(self, core: float) -> NDArray[np.int64]:
-        """Return the numbers of the cells that show all of their pixels up to so far from their centre."""
+        """Return the indices of the cells that are fully visible within a radius `core` around their centre."""
         reach = math.ceil(core)
         numbers = np.flatnonzero(((self.centres >= reach) & (self.centres <= len(self.owner) - 1 - reach)).all(-1))
         places = self.centres[numbers].round().astype(int)[:, None] + disc(core)  # [n, pixels of the disc, 2]
         return numbers[(self.owner[places[..., 0], places[..., 1]] == numbers[:, None]).all(-1)]
 
     def labels(self, marked: int) -> NDArray[np.int64]:
-        """Return 0 for the background, 2 for cells of the marked one's kind and 1 for others, [pixels, pixels]."""
+        """Return labels [pixels, pixels]: 0 for background, 2 for cells of the marked cell's kind, 1 for others."""
         of_cells = np.append(1 + (self.kinds == self.kinds[marked]), 0)  # the last one is -1, the background
         return of_cells[self.owner]
 
@@ -56,14 +56,14 @@ class Scene:
 
 
 def disc(radius: float) -> NDArray[np.int64]:
-    """Return the offsets [pixels, 2] of the pixels of a disc from its centre."""
+    """Return the offsets of a disc's pixels from its centre, [pixels, 2]."""
     steps = np.arange(-math.ceil(radius), math.ceil(radius) + 1)
     offsets = np.stack(np.meshgrid(steps, steps, indexing="ij"), axis=-1).reshape(-1, 2)
     return offsets[np.hypot(*offsets.T) <= radius]
 
 
 def places(pixels: int, spacing: float, share: float, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return centres [n, 2] near the points of a hexagonal grid that reaches beyond the image, a share of them."""
+    """Return centres [n, 2] near a random share of the points of a hexagonal grid that extends beyond the image."""
     rows = math.ceil(pixels / (spacing * math.sqrt(0.75))) + 3
     columns = math.ceil(pixels / spacing) + 3
     grid = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), axis=-1).astype(float)
@@ -77,16 +77,16 @@ def places(pixels: int, spacing: float, share: float, rng: np.random.Generator) 
 def paint(
     pixels: int, centres: NDArray[np.float64], radii: Floats, waves: NDArray[np.complex64]
 ) -> tuple[Floats, NDArray[np.int32]]:
-    """Return depth and owner of each pixel, the last cell on top of those before it.
+    """Return the depth and owner of each pixel; later cells cover earlier ones.
 
     Args:
-        pixels: of a side.
-        centres: [n, 2].
-        radii: [n].
-        waves: amplitude and phase of 2, 3, ... waves of the outlines, [n, waves].
+        pixels: side of the image in pixels.
+        centres: row and column of each cell, [n, 2].
+        radii: radius of each cell in pixels, [n].
+        waves: complex amplitudes of 2, 3, ... waves around the outlines, [n, waves].
 
     Returns:
-        Depth [pixels, pixels], 1 at a cell's centre, 0 at its outline and in the background; owner, as of `Scene`.
+        Depth [pixels, pixels], 1 at a cell's centre, 0 at its outline and in the background; and owner, as in `Scene`.
     """
     depth, owner = np.zeros((pixels, pixels), np.float32), np.full((pixels, pixels), -1, np.int32)
     reach = math.ceil(FARTHEST * float(radii.max(initial=1.0)))
@@ -99,7 +99,7 @@ def paint(
         z = (x + 1j * y).astype(np.complex64)
         distance = np.abs(z)
         z /= np.maximum(distance, 1e-6)
-        power, outline = z * z, np.ones_like(distance)  # from the second wave on
+        power, outline = z * z, np.ones_like(distance)  # powers from the second wave on
         for wave in range(waves.shape[1]):
             outline += (waves[part, wave, None, None] * power).real
             power *= z
@@ -127,15 +127,15 @@ def blurred(image: Floats) -> Floats:
 def draw_scene(
     pixels: int, radius: float, crowding: float, kinds: int, noise: float, rng: np.random.Generator
 ) -> Scene:
-    """Draw cells.
+    """Draw a random scene of cells.
 
     Args:
-        pixels: of a side.
+        pixels: side of the image in pixels.
         radius: mean radius of the cells in pixels.
-        crowding: share of the places with a cell.
-        kinds: how many textures there are.
-        noise: standard deviation of the noise of each pixel, of 1.
-        rng: of all that is random.
+        crowding: share of the grid points with a cell.
+        kinds: number of textures.
+        noise: standard deviation of the noise of each pixel, where white is 1.
+        rng: random generator.
     """
     centres = places(pixels, 1.9 * radius, crowding, rng)
     n = len(centres)
@@ -155,12 +155,12 @@ def draw_scene(
     textures = (
         0.24 * np.maximum(grain, 0),
         0.13 * np.sin(2 * np.pi / STRIPES * along + np.append(phase, 0).astype(np.float32)[owner]) - 0.13,
-        -0.28 / (1 + np.exp(np.minimum(20 * (0.5 - depth), 50))),  # dark where it is deep
+        -0.28 / (1 + np.exp(np.minimum(20 * (0.5 - depth), 50))),  # dark at the centre
     )
     cell = 0.5 + 0.15 * np.sqrt(depth) + np.append(shade, 0).astype(np.float32)[owner]
     for number, texture in enumerate(textures):
         cell = cell + np.where(kind == number, texture, 0)
-    cell = cell + 0.2 * np.exp(-((depth / 0.08) ** 2))  # a bright rim, so that cells that touch can be told apart
+    cell = cell + 0.2 * np.exp(-((depth / 0.08) ** 2))  # a bright rim separates touching cells
     slope = rng.uniform(-0.08, 0.08, 2).astype(np.float32)
     light = slope[0] * (y / pixels - 0.5) + slope[1] * (x / pixels - 0.5)
     image = blurred((np.where(owner >= 0, cell, 0.25) + light).astype(np.float32))

@@ -1,9 +1,9 @@
 """The cells task: which pixels show cells of the same kind as the marked one?
 
 Overlapping cells with textures of several kinds, as under a microscope, and a white dot on one of them. The label of a
-pixel is background, other cell, or cell of the marked one's kind. What a cell's kind is can be seen on the spot. Which
-kind is marked can be seen at one place of the image only, however far away and however large the image. Cells have the
-same size in pixels at every size of the image. A small image looks like a crop of a large one.
+pixel is background, other cell, or cell of the marked cell's kind. The kind of a cell is visible locally. The marked
+kind is visible only at the dot, which may be far away in a large image. Cells have the same size in pixels at every
+size of the image, so a small image looks like a crop of a large one.
 `python -m train.data.draw cells` draws a contact sheet.
 """
 
@@ -19,17 +19,17 @@ from torch import Tensor
 from performer_string.utils.validation import check_types
 from train.data.cell_scene import TEXTURES, Scene, draw_scene
 
-SCENES = 100  # that are drawn before an image counts as too empty for a mark
+SCENES = 100  # number of scenes drawn before an error says that cells are too sparse for a mark
 
 
 @dataclass
 class CellsTask:
-    """A version of the task. Lengths are in pixels at every size of the image.
+    """Options of the task. Lengths are in pixels at every size of the image.
 
     Attributes:
-        kinds: of cells: grained, striped, nucleated, plain; the first so many of them.
+        kinds: number of kinds of cells: the first ones of grained, striped, nucleated, plain.
         radius: mean radius of a cell.
-        crowding: share of the places with a cell, in (0, 1].
+        crowding: share of the grid points with a cell, in (0, 1].
         noise: standard deviation of the noise of each pixel, where white is 1.
         dot: radius of the mark.
     """
@@ -64,7 +64,7 @@ class CellsTask:
             )
 
     def check_size(self, pixels: int) -> None:
-        """Raise a ValueError where an image of so many pixels a side has no room for several cells."""
+        """Raise a ValueError for a side in pixels that has no room for several cells."""
         least = round(5 * self.radius)
         if pixels < least:
             raise ValueError(
@@ -72,10 +72,10 @@ class CellsTask:
             )
 
     def scene(self, pixels: int, rng: np.random.Generator) -> tuple[Scene, np.ndarray]:
-        """Return an image without a mark, and the numbers of the cells that can be marked.
+        """Return an image without a mark, and the indices of the cells that can be marked.
 
         Raises:
-            ValueError: hardly any cells.
+            ValueError: cells are too sparse for a mark.
         """
         for _ in range(SCENES):
             scene = draw_scene(pixels, self.radius, self.crowding, self.kinds, self.noise, rng)
@@ -89,7 +89,7 @@ class CellsTask:
     def example(self, pixels: int, seed: int) -> tuple[Tensor, Tensor]:
         """Return an image, uint8 [1, pixels, pixels], and the classes of its pixels, int64 [pixels, pixels].
 
-        The marked kind is drawn before the marked cell, so that a kind with many cells is not marked more often.
+        The marked kind is sampled before the marked cell, so that a kind with many cells is not marked more often.
         """
         rng = np.random.default_rng(seed)
         scene, cells = self.scene(pixels, rng)
@@ -102,13 +102,13 @@ class CellsTask:
         return image, torch.from_numpy(scene.labels(marked))
 
     def local_answer(self, labels: Tensor) -> Tensor:
-        """Return the answers of a rule that looks at one place only: background or, for every cell, another cell."""
+        """Return the answers of the best local rule: background, and `other cell` for every cell."""
         return labels.clamp(max=1)
 
     def majority_accuracy(self) -> float:
-        """Return the accuracy, per pixel, of telling background from cells and calling every cell another one.
+        """Return the pixel accuracy of `local_answer`, which only separates background from cells.
 
-        It is measured on 32 images of 16 radii a side.
+        It is measured on 32 images with sides of 16 radii.
         """
         pixels = round(16 * self.radius)
         labels = torch.stack([self.example(pixels, seed)[1] for seed in range(32)])

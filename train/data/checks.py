@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_options(data: ImageData) -> None:
-    """Raise a ValueError for options that have no meaning for the images, alone or together."""
+    """Raise a ValueError for options that do not apply to the images, or contradict each other."""
     check_background(data.background)
     check_augmentations(data)
     check_shares(data)
@@ -25,7 +25,7 @@ def check_options(data: ImageData) -> None:
 
 
 def check_augmentations(data: ImageData) -> None:
-    """Raise a ValueError for augmentations that have no meaning for the images, and for their options."""
+    """Raise a ValueError for augmentations that do not apply to the images, or have invalid options."""
     if data.task is not None:
         check_symmetries(data, data.task)
     if "rotate-90" in data.augment and data.size[-2] != data.size[-1]:
@@ -44,7 +44,7 @@ def check_augmentations(data: ImageData) -> None:
 
 
 def check_symmetries(data: ImageData, task: GeneratedTask) -> None:
-    """Raise a ValueError for augmentations that change answers of a generated task, or of images drawn anew."""
+    """Raise a ValueError for augmentations that change a task's answers, or whose images are always new."""
     changing = [name for name in data.augment if name not in task.symmetries]
     if changing:
         kept = f"only {' and '.join(task.symmetries)} would not" if task.symmetries else "so does every other"
@@ -60,7 +60,7 @@ def check_symmetries(data: ImageData, task: GeneratedTask) -> None:
 
 
 def check_shares(data: ImageData) -> None:
-    """Raise a ValueError for shares of the images out of range, or of images that are not stored."""
+    """Raise a ValueError for shares of images that are out of range, or do not apply to generated images."""
     if not 0 < data.train_fraction <= 1 or (data.train_fraction < 1 and data.task is not None):
         raise ValueError(
             f"train_fraction is a share of stored images, above 0 and at most 1, not {data.train_fraction} of "
@@ -78,13 +78,13 @@ def check_shares(data: ImageData) -> None:
 
 
 def check_counts(data: ImageData) -> None:
-    """Raise a ValueError for a number of images, or of processes, below the least one."""
+    """Raise a ValueError for a number of images or processes that is too small."""
     if data.batch_size < 1 or data.workers < 0 or data.val_size < 1 or data.train_size < 0:
         raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
 
 
 def check_views(views: Views, source: str) -> None:
-    """Raise a ValueError for several views of a source that has one: images, or what a generated task draws."""
+    """Raise a ValueError for several views of a source other than stored videos."""
     if views.total == 1 or (source in SOURCES and SOURCES[source].axes == 3):
         return
     drawn = source in TASKS and TASKS[source].axes == 3
@@ -93,7 +93,7 @@ def check_views(views: Views, source: str) -> None:
 
 
 def check_sizes(data: ImageData) -> None:
-    """Raise a ValueError for a size of images where the source has videos, or the reverse, and for their stride."""
+    """Raise a ValueError for a size of images with a source of videos, or the reverse, or for an invalid stride."""
     axes = data.task.axes if data.task is not None else SOURCES[data.source].axes
     wanted = "height and width, like 96x128" if axes == 2 else "frames, height and width, like 8x72x72"
     for size in data.sizes():

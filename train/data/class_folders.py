@@ -1,4 +1,4 @@
-"""Files in the folders of their classes: images, or another kind of file."""
+"""Datasets of files in class folders: images, or another kind of file."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from train.data.folders import check_class_names, classes_in, labelled_images
 
 log = logging.getLogger(__name__)
 
-# The list of torchvision, and what else Pillow reads as it comes.
+# Torchvision's endings, and further ones that Pillow reads without plugins.
 ENDINGS = {*datasets.folder.IMG_EXTENSIONS, ".gif", ".jfif", ".avif", ".jp2", ".tga"} & {*Image.registered_extensions()}
 
 
 class ClassFolders(datasets.ImageFolder):
-    """A folder of images for each class, with the folders inside of it.
+    """A folder of images for each class, searched recursively.
 
-    Hidden files and folders are left out, and so is what links reach a second time. Files of other endings than those
-    of images are left out with a warning.
+    Hidden files and folders are left out, and so are files that links reach a second time. Files without an ending of
+    images are left out with a warning.
 
     Attributes:
-        endings: of the files, in small letters.
-        kind: what the files are, for messages.
-        background: colour beneath transparent images, of which the first is reported.
+        endings: file endings in lower case.
+        kind: kind of the files, for messages.
+        background: red, green and blue, 0 to 255, beneath transparent images; the first such image is reported.
     """
 
     endings: ClassVar[frozenset[str]] = frozenset(ENDINGS)
@@ -50,7 +50,7 @@ class ClassFolders(datasets.ImageFolder):
             return ending in self.endings
 
         super().__init__(str(root), loader=self.read, is_valid_file=is_image)
-        self.reported = torch.zeros((), dtype=torch.bool).share_memory_()  # with the processes that load images
+        self.reported = torch.zeros((), dtype=torch.bool).share_memory_()  # shared with the worker processes
         if other:
             counted = ", ".join(f"{count} of {ending or 'no ending'}" for ending, count in sorted(other.items()))
             warn_once(log, f"endings in {root}", f"{root}: files that are no {self.kind} are left out: {counted}.")
@@ -74,7 +74,7 @@ class ClassFolders(datasets.ImageFolder):
         is_valid_file: Callable[[str], bool] | None = None,
         allow_empty: bool = False,
     ) -> list[tuple[str, int]]:
-        """Return the paths of the images with their labels; arguments as torchvision's `DatasetFolder` gives them."""
+        """Return the paths of the images with their labels; arguments are those of torchvision's `DatasetFolder`."""
         assert is_valid_file is not None
         return labelled_images(str(directory), class_to_idx, is_valid_file)
 
@@ -91,23 +91,23 @@ class ClassFolders(datasets.ImageFolder):
 
 
 class UnsplitFolderError(FileNotFoundError):
-    """A folder that has folders of classes, and no training and test sets."""
+    """A folder has class folders, but no training and test sets."""
 
 
 def image_folder(root: Path, train: bool, download: bool) -> ClassFolders:
-    """Return `root/train/CLASS/IMAGE` or `root/test/CLASS/IMAGE` (or `root/val`): any images that Pillow reads."""
+    """Return the images `root/train/CLASS/IMAGE` or `root/test/CLASS/IMAGE` (or `root/val`) that Pillow reads."""
     return class_folders(root, train, download, ClassFolders)
 
 
 def class_folders(root: Path, train: bool, download: bool, kind: type[ClassFolders]) -> ClassFolders:
-    """Return `root/train/CLASS/FILE` or `root/test/CLASS/FILE` (or `root/val`) as a dataset of a kind of files."""
+    """Return the files `root/train/CLASS/FILE` or `root/test/CLASS/FILE` (or `root/val`) as a dataset `kind`."""
     if download:
         raise ValueError(f"a folder of {kind.kind} is not downloaded; leave data.download out.")
     names = ("train",) if train else ("test", "val")
     folders = [root / name for name in names if (root / name).is_dir()]
     if not folders:
         if not sets_in(root) and root.is_dir() and (classes := classes_in(root)):
-            above = [root / name for name in classes if sets_in(root / name)]  # one level too high, or too low
+            above = [root / name for name in classes if sets_in(root / name)]  # `root` is too high or low
             if meant := above or ([root.parent] if root.name in sets_in(root.parent) else []):
                 raise FileNotFoundError(
                     f"there is no folder {' or '.join(str(root / name) for name in names)}. Did you mean --data.root "
@@ -124,14 +124,14 @@ def class_folders(root: Path, train: bool, download: bool, kind: type[ClassFolde
 
 
 def validation_folder(root: Path, kind: type[ClassFolders] = ClassFolders) -> ClassFolders | None:
-    """Return `root/val/CLASS/FILE` where `root/test` has folders of classes too; None where `root/val` is tested on."""
+    """Return the dataset of `root/val` if `root/test` has class folders too; None if `root/val` is the test set."""
     if not all((root / name).is_dir() and classes_in(root / name) for name in ("test", "val")):
         return None
     return read_folder(root / "val", kind)
 
 
 def read_folder(folder: Path, kind: type[ClassFolders]) -> ClassFolders:
-    """Return the files of a folder of classes, or raise a FileNotFoundError that says what it has to hold."""
+    """Return the dataset of a folder of classes, or raise a FileNotFoundError with the expected layout."""
     try:
         return kind(folder)
     except FileNotFoundError as error:
@@ -139,23 +139,23 @@ def read_folder(folder: Path, kind: type[ClassFolders]) -> ClassFolders:
 
 
 def sets_in(root: Path) -> list[str]:
-    """Return which of the folders train, test and val a folder has; none of one that is not split."""
+    """Return the names among train, test and val that exist in a folder; none where it is not split."""
     return [name for name in ("train", "test", "val") if (root / name).is_dir()]
 
 
 def split_folder(root: Path, train: bool, test_fraction: float) -> ClassFolders:
-    """Return the training or the test images of a folder of classes that is not split, `root/CLASS/IMAGE`.
+    """Return the training or the test images of an unsplit folder of classes, `root/CLASS/IMAGE`.
 
-    Of each class the same share is tested on, at random but the same in all runs.
+    The test set has the same share of each class, chosen at random but equal in all runs.
 
     Args:
-        root: the folder of the classes.
-        train: whether the images to train on are wanted.
-        test_fraction: share of the images that are tested on.
+        root: folder of the class folders.
+        train: whether to return the training images instead of the test images.
+        test_fraction: share of each class in the test set, in (0, 1).
 
     Raises:
-        FileNotFoundError: no folder, or a class without an image.
-        ValueError: a folder that is split already, or a class of one image.
+        FileNotFoundError: a missing folder, or a class without an image.
+        ValueError: a folder that is split already, or a class with only one image.
     """
     if sets := sets_in(root):
         raise ValueError(f"data.test_fraction is for a folder that is not split, and {root} has {', '.join(sets)}.")

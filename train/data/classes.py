@@ -1,4 +1,4 @@
-"""Classes and labels of a set of images, and what tells the set from another."""
+"""Classes, labels and fingerprint of a set of images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchvision import datasets
 
 
 def class_names(dataset: Any) -> list[str]:
-    """Return the classes in the order of their labels; a folder of images numbers them in the order of their names."""
+    """Return the class names in the order of their labels; folders of images are ordered by name."""
     return [str(name) for name in getattr(dataset, "classes", ())]
 
 
@@ -24,7 +24,7 @@ def labels_of(dataset: Any) -> Tensor | None:
 
 
 def classes_without(dataset: Any, indices: Tensor) -> list[str]:
-    """Return the classes that none of some of a dataset's images is of; none where the dataset lists no labels."""
+    """Return the classes without an image among `indices`; none where the dataset lists no labels."""
     if (labels := labels_of(dataset)) is None:
         return []
     there = set(labels[indices].unique().tolist())
@@ -32,7 +32,7 @@ def classes_without(dataset: Any, indices: Tensor) -> list[str]:
 
 
 def first_of(names: Sequence[str]) -> str:
-    """Return the first eight names as text, for messages."""
+    """Return the first eight names as text for messages."""
     return f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
 
 
@@ -40,9 +40,8 @@ def fingerprint(dataset: Any) -> dict[str, Any]:
     """Return the fingerprint of a set of training images.
 
     Returns:
-        classes: their names.
-        files: how many images there are.
-        names: digest of the names of a folder's files in their order, which decides what is held out; else None.
+        A mapping with `classes` (names of the classes), `files` (number of images) and `names` (hash of the names of a
+        folder's files in order, which determine the held-out images; None for other datasets).
     """
     names = None
     if isinstance(dataset, datasets.DatasetFolder):

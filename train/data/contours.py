@@ -1,7 +1,7 @@
 """Dashed contours that do not touch, grown dash by dash on a canvas.
 
-Whether a dash has room is one AND of two Python integers, which hold a bit for each pixel: the dash, and what is taken.
-Dashes come from a table of stamps, by direction and by quarter of a pixel.
+A Python integer holds a bit for each pixel. One AND of the dash's bits and the occupied ones tells whether a dash has
+room. Dashes come from a table of stamps, by direction and by quarter of a pixel.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-DIRECTIONS, QUARTERS = 36, 4  # of the stamps: 5 degrees apart, and four positions in a pixel along each axis
-TURNS = DIRECTIONS / math.pi  # from an angle to a direction
+DIRECTIONS, QUARTERS = 36, 4  # stamps every 5 degrees, and at four positions in a pixel along each axis
+TURNS = DIRECTIONS / math.pi  # factor from an angle in radians to the index of a direction
 GOLDEN = (math.sqrt(5) - 1) / 2
-ATTEMPTS = 6  # directions that are tried for a dash
-PATIENCE = 3  # dashes that are tried for each that a contour has
-BACK = 1  # dashes that are taken back where no direction has room; twice as many each time that it does not help
+ATTEMPTS = 6  # number of directions tried for a dash
+PATIENCE = 3  # number of dashes tried for each dash of a contour
+BACK = 1  # dashes removed where no direction has room, doubled each time that this does not help
 
 Point = tuple[float, float]  # row and column in pixels; the centre of the first pixel is (0.5, 0.5)
 Random = Callable[[], float]  # uniform in [0, 1)
@@ -27,16 +27,16 @@ Random = Callable[[], float]  # uniform in [0, 1)
 
 @dataclass(frozen=True)
 class Style:
-    """How contours look, in pixels.
+    """Style of contours; lengths are in pixels.
 
     Attributes:
         dash: length of a dash, between the centres of its round ends.
-        gap: between dashes of a contour, along it.
-        thickness: of a dash.
-        margin: free pixels at least between contours.
-        turn: largest angle in degrees between a dash and the next.
+        gap: distance between consecutive dashes of a contour.
+        thickness: thickness of a dash.
+        margin: least distance between contours.
+        turn: largest angle in degrees between consecutive dashes.
         dot: radius of the dots at the ends of a contour.
-        brightness: of dashes, 0 to 255; dots have 255.
+        brightness: grey level of dashes, 0 to 255; dots have 255.
     """
 
     dash: float
@@ -49,12 +49,12 @@ class Style:
 
     @property
     def edge(self) -> float:
-        """Distance of the ends of dashes from the border of the image."""
+        """The least distance of the ends of dashes from the border of the image."""
         return max(self.dot, self.thickness / 2) + 0.5
 
     @property
     def lag(self) -> int:
-        """Dashes before one that it need not keep away from, since they are its neighbours along the contour."""
+        """The number of preceding dashes that a dash may be close to, as its neighbours along the contour."""
         return 1 + math.ceil((self.margin + self.thickness / 2 + max(self.dot, 0.75)) / (self.dash + self.gap))
 
 
@@ -64,7 +64,7 @@ class Stamp(NamedTuple):
     Attributes:
         core: bits of its pixels.
         wide: bits of its pixels and of the margin around them.
-        pixels: antialiased, uint8 [P, P].
+        pixels: antialiased image, uint8 [P, P].
     """
 
     core: int
@@ -77,8 +77,8 @@ class Contour:
     """A contour on a canvas.
 
     Attributes:
-        dashes: both ends of each dash in the order of the contour, [n, 2, 2]: dash, end, row and column.
-        stamps: the stamp of each dash, with the bit that its window begins at.
+        dashes: both ends of each dash along the contour, [n, 2, 2]: dash, end, (row, column).
+        stamps: stamp of each dash, with the index of its window's first bit.
         taken: bits of the contour and of the margin around it.
     """
 
@@ -95,12 +95,12 @@ class Contour:
 class Stamps:
     """All stamps for one style and one size of canvas.
 
-    A window of P pixels has the middle of its dash in its pixel P // 2. Canvases have a border of P // 2 pixels, so
-    that windows do not leave them.
+    A window of P pixels has the centre of its dash in pixel P // 2. Canvases have a border of P // 2 pixels, so that
+    windows stay inside.
 
     Args:
-        style: of the contours.
-        pixels: of a side of the image.
+        style: style of the contours.
+        pixels: side of the image in pixels.
     """
 
     def __init__(self, style: Style, pixels: int):
@@ -115,7 +115,7 @@ class Stamps:
         self.dots = self._row(np.zeros(2), style.dot, max(style.dot, core), style.margin, 255)
 
     def _row(self, step: np.ndarray, radius: float, core: float, margin: float, brightness: int) -> list[Stamp]:
-        """Return the stamps of a segment, middle - step to middle + step, for each quarter of a pixel."""
+        """Return the stamps of a segment from centre - step to centre + step, for each quarter of a pixel."""
         result = []
         centres = np.stack(np.meshgrid(*[np.arange(self.window) + 0.5] * 2, indexing="ij"), -1)  # [P, P, 2]
         for quarter in np.ndindex(QUARTERS, QUARTERS):
@@ -133,27 +133,27 @@ class Stamps:
         return int.from_bytes(np.packbits(rows, bitorder="little").tobytes(), "little")
 
     def find(self, stamps: list[Stamp], row: float, column: float) -> tuple[Stamp, int]:
-        """Return the stamp whose middle is nearest to a point, with the bit that its window begins at."""
+        """Return the stamp whose centre is nearest to a point, with the index of its window's first bit."""
         y, x = int(row * QUARTERS + 0.5), int(column * QUARTERS + 0.5)
         return stamps[y % QUARTERS * QUARTERS + x % QUARTERS], y // QUARTERS * self.width + x // QUARTERS
 
     def bit(self, row: float, column: float) -> int:
-        """Return which bit the pixel of a point is."""
+        """Return the index of the bit for the pixel at a point."""
         return (int(row) + self.half) * self.width + int(column) + self.half
 
 
 @lru_cache(maxsize=8)
 def stamps_of(style: Style, pixels: int) -> Stamps:
-    """Return the stamps of a style, which are computed once."""
+    """Return the stamps of a style, computed once."""
     return Stamps(style, pixels)
 
 
 class Canvas:
-    """Contours with a least distance between them, and their image.
+    """Contours that keep a least distance from each other, and their image.
 
     Args:
-        style: of the contours.
-        pixels: of a side of the image.
+        style: style of the contours.
+        pixels: side of the image in pixels.
     """
 
     def __init__(self, style: Style, pixels: int):
@@ -161,16 +161,16 @@ class Canvas:
         self.taken = 0
 
     def add(self, contour: Contour) -> None:
-        """Add a contour, whose place others may not take."""
+        """Add a contour, and mark its pixels as occupied."""
         self.taken |= contour.taken
 
     def grow(self, count: int, dots: bool, random: Random) -> Contour | None:
-        """Return a contour that has room on the canvas; None where this attempt has found none.
+        """Return a random contour that has room on the canvas; None where this attempt found none.
 
         Args:
-            count: of dashes.
-            dots: whether there is room for a dot at both ends.
-            random: where random numbers come from.
+            count: number of dashes.
+            dots: whether to leave room for a dot at both ends.
+            random: function that returns uniform random numbers in [0, 1).
         """
         style, stamps, lag = self.style, self.stamps, self.style.lag
         low, high = style.edge, self.pixels - style.edge
@@ -180,7 +180,7 @@ class Canvas:
         first = self._dot(point) if dots else 0
         if first is None:
             return None
-        own = [first]  # what the first n dashes take
+        own = [first]  # bits of the first n dashes
         path, placed = list[tuple[Point, Point, float]](), list[tuple[Stamp, int]]()
         sin, cos, dash, half_dash = math.sin, math.cos, style.dash, style.dash / 2
         most = math.radians(style.turn)
@@ -190,7 +190,7 @@ class Canvas:
             skip, spread = (style.gap, most) if path else (0.0, math.pi)
             share = random()
             for _ in range(ATTEMPTS):
-                share = (share + GOLDEN) % 1  # a random direction, and then others evenly between
+                share = (share + GOLDEN) % 1  # a random direction, then others evenly spread
                 heading = angle + spread * (2 * share - 1)
                 down, right = sin(heading), cos(heading)
                 y, x = point[0] + (skip + dash) * down, point[1] + (skip + dash) * right
@@ -217,7 +217,7 @@ class Canvas:
         return None
 
     def _dot(self, point: Point, own: int = 0) -> int | None:
-        """Return the bits that a dot takes, or None where it has no room."""
+        """Return the bits of a dot; None where it has no room."""
         stamp, offset = self.stamps.find(self.stamps.dots, *point)
         return None if stamp.core << offset & (self.taken | own) else stamp.wide << offset
 

@@ -1,6 +1,6 @@
 """Draw images of a generated task: `python -m train.data.draw arrow --ink 150 --out arrow.png`.
 
-A contact sheet of training images, each with its class; or by `--example N` one image as a model gets it.
+Draws a contact sheet of training images, each with its class; or with `--example N` one image as a model sees it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from train.data.tasks import TASKS
 from train.utils.errors import one_message
 
 SIZES = {"arrow": "108", "moving_arrow": "8x72x72", "pathfinder": "32", "cells": "96"}  # as in their recipes
-ROWS, COLUMNS = 3, 4  # images of a sheet
+ROWS, COLUMNS = 3, 4  # numbers of rows and columns of a sheet
 LABELS = ListedColormap(["black", "#0072b2", "#e69f00"])  # background, other cells, cells of the marked kind
 
 
 def show(axes: Axes, image: Any, title: str = "", **options: Any) -> None:
-    """Draw an image, white on black as a model gets it, without ticks."""
+    """Draw an image, white on black as a model sees it, without ticks."""
     axes.imshow(image, **(options or {"cmap": "gray", "vmin": 0, "vmax": 255}))
     axes.set_title(title, fontsize=9)
     axes.set(xticks=[], yticks=[])
 
 
 def contact_sheet(task: GeneratedTask, size: Any) -> Figure:
-    """Return a figure of training images: each with its class, beside its labels, or with a frame of each step."""
+    """Return a figure of training images: with their classes, with their label maps, or with a frame of each step."""
     if task.axes == 3:
         data, steps = GeneratedDataset(task, size, ROWS, "train"), size[0] // task.hold  # type: ignore[attr-defined]
         figure = Figure(figsize=(2.0 * steps, 2.2 * ROWS), layout="constrained")
@@ -59,10 +59,10 @@ def contact_sheet(task: GeneratedTask, size: Any) -> Figure:
 
 
 def write_example(task: GeneratedTask, size: Any, split: str, index: int, path: Path) -> str:
-    """Write one image as a model gets it, a pixel for a pixel, and return what to say of it: its class.
+    """Write one image as a model sees it, pixel by pixel, and return a message with its class.
 
     Raises:
-        ValueError: an index below 0, a video, or a path that is not of a PNG file.
+        ValueError: an index below 0, a video, or a path without the ending .png.
     """
     if index < 0:
         raise ValueError(f"--example is the number of an image, 0 or more, not {index}.")
@@ -75,7 +75,7 @@ def write_example(task: GeneratedTask, size: Any, split: str, index: int, path: 
 
 
 class Parser(ArgumentParser):
-    """A parser whose errors have no page of usage."""
+    """A parser whose errors do not print the usage."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise a ValueError with the message."""
@@ -83,24 +83,24 @@ class Parser(ArgumentParser):
 
 
 def make_parser() -> Parser:
-    """Return the parser, with a command for each task that takes the task's options."""
+    """Return the parser, with a command for each task that takes the options of the task."""
     parser = Parser(prog="python -m train.data.draw", description="Draw images of a generated task.")
     commands = parser.add_subcommands(dest="task")
     for name, kind in TASKS.items():
         command = Parser(description=f"Draw images of the task {name}.")
         sizes = "pixels of a side; of videos frames x height x width"
         command.add_argument("--resolution", default=SIZES[name], type=str, help=sizes)
-        command.add_argument("--example", type=int | None, default=None, help="write this image alone, 0, 1, ...")
+        command.add_argument("--example", type=int | None, default=None, help="write only this image, 0, 1, ...")
         split = "of --example; a contact sheet has training images"
         command.add_argument("--split", type=Literal["train", "val", "test"], default="test", help=split)
-        command.add_argument("--out", type=str, default=f"{name}.png", help="file; its ending says the format")
+        command.add_argument("--out", type=str, default=f"{name}.png", help="file; its ending sets the format")
         command.add_class_arguments(kind)
         commands.add_subcommand(name, command)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Draw images of a task, by the command line."""
+    """Draw images of a task, from the command line."""
     with one_message():
         parsed = make_parser().parse_args(arguments)
         chosen, kind = parsed[parsed.task], TASKS[parsed.task]

@@ -1,4 +1,4 @@
-"""Images in the folders of their classes: which files count, and each once."""
+"""Find the files in class folders, each once."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from train.utils.output import printable
 
 log = logging.getLogger(__name__)
 
-NOT_LOOKED_INTO = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}  # copies and thumbnails that systems make, beside hidden ones
+NOT_LOOKED_INTO = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}  # folders of copies and thumbnails made by operating systems
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder is no part of a dataset, such as .ipynb_checkpoints, .thumbs or .Trash-1000."""
+    """Return whether a file or folder is to be ignored, such as .ipynb_checkpoints, .thumbs or .Trash-1000."""
     return name.startswith(".") or name in NOT_LOOKED_INTO
 
 
 def classes_in(folder: Path) -> list[str]:
-    """Return the names of a folder's folders in their order, without hidden ones."""
+    """Return the sorted names of a folder's subfolders, without hidden ones."""
     return sorted(inside.name for inside in folder.iterdir() if inside.is_dir() and not is_hidden(inside.name))
 
 
 def check_class_names(folder: str | Path, names: Iterable[str]) -> None:
-    """Warn of names of classes that look alike; they differ in case, or in spaces at their ends.
+    """Warn of class names that differ only in case, or in spaces at their ends.
 
     Raises:
-        ValueError: a name that is not UTF-8, which no table or configuration can hold.
+        ValueError: a name that is not UTF-8, which tables and configurations cannot contain.
     """
     alike: dict[str, list[str]] = {}
     for name in names:
@@ -47,18 +47,18 @@ def check_class_names(folder: str | Path, names: Iterable[str]) -> None:
 
 
 def files_in(folder: str) -> dict[str, str]:
-    """Return the files of a folder and of all folders inside, without hidden ones and what these hold.
+    """Return the files of a folder and of all its subfolders, without hidden files and folders.
 
     Links are followed. A file or folder that is reached twice counts once, by its path without links if it has one.
-    A link to a folder that holds this one is left out, and so are pipes, sockets and devices.
+    Links to a parent folder are left out, and so are pipes, sockets and devices.
 
     Returns:
-        Paths by what they lead to, in the order of their folders and then of their names.
+        Paths by their link targets, in the order of their folders and then of their names.
     """
     top = os.path.realpath(folder)
     folders, folder_links, file_links = [folder], list[str](), list[str]()
     entered, files = set[str](), dict[str, str]()
-    while folders or folder_links:  # links last, so that what they lead to has its own path
+    while folders or folder_links:  # links last, so that their targets have their own paths
         path = folders.pop() if folders else folder_links.pop(0)
         real = os.path.realpath(path)
         if real in entered or (real != top and f"{top}{os.sep}".startswith(f"{real.rstrip(os.sep)}{os.sep}")):
@@ -67,28 +67,28 @@ def files_in(folder: str) -> dict[str, str]:
         for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
             if is_hidden(entry.name):
                 continue
-            if entry.is_file(follow_symlinks=False):  # most are, and the listing says so without a call for each
+            if entry.is_file(follow_symlinks=False):  # true for most files, without a system call for each
                 files[os.path.join(real, entry.name)] = entry.path
             elif os.path.isdir(entry.path):
                 (folder_links if entry.is_symlink() else folders).append(entry.path)
             elif entry.is_symlink() and (os.path.isfile(entry.path) or not os.path.exists(entry.path)):
-                file_links.append(entry.path)  # and not a pipe, a socket or a device, whose reading might never end
+                file_links.append(entry.path)  # no pipe, socket or device, whose reading might never end
     for path in file_links:
         files.setdefault(os.path.realpath(path), path)
     return dict(sorted(files.items(), key=lambda pair: os.path.split(pair[1])))
 
 
 def labelled_images(root: str, classes: dict[str, int], is_image: Callable[[str], bool]) -> list[tuple[str, int]]:
-    """Return the paths of the images in the folders of classes, each with its label.
+    """Return the paths of the images in class folders, each with its label.
 
     Args:
-        root: the folder that holds a folder for each class.
+        root: folder that contains a folder for each class.
         classes: labels by the names of these folders.
-        is_image: whether a path is that of an image.
+        is_image: function that returns whether a path is that of an image.
 
     Raises:
         FileNotFoundError: a class without an image.
-        ValueError: links bring an image into two classes.
+        ValueError: an image that belongs to two classes through links.
     """
     samples: list[tuple[str, int]] = []
     known: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Tasks whose images are drawn as they are asked for, each from the seed, the split and its number."""
+"""Tasks whose images are generated on demand, each from the seed, the split and its index."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from train.data.sizes import Size
 
 
 class GeneratedTask(Protocol):
-    """A version of a task: a dataclass of its options.
+    """Interface of a task: a dataclass of its options.
 
     Attributes:
-        name: of the source in `data.source`, and of the options in `data.NAME`.
-        classes: their names in the order of the labels.
-        in_channels: of the images.
-        axes: 2 for square images, 3 for videos.
-        fixed_scale: why images cannot be resized, as words after "whose"; empty where they can.
-        head: of the models for it: `class`, or `dense` where each pixel has a class.
-        symmetries: the augmentations that change no answer.
+        name: name of the source in `data.source`, and of the options in `data.NAME`.
+        classes: names of the classes, in the order of the labels.
+        in_channels: number of channels of the images.
+        axes: number of axes, 2 for square images and 3 for videos.
+        fixed_scale: reason why images cannot be resized, as words after "whose"; empty where they can.
+        head: head of the models for it, `class`, or `dense` where each pixel has a class.
+        symmetries: names of the augmentations that change no answer.
     """
 
     name: ClassVar[str]
@@ -35,23 +35,23 @@ class GeneratedTask(Protocol):
     symmetries: ClassVar[tuple[str, ...]]
 
     def check_size(self, size: Any) -> None:
-        """Raise a ValueError where there are no images of so many pixels a side, or no videos of a `Size`."""
+        """Raise a ValueError for an invalid side of images in pixels, or `Size` of videos."""
 
     def example(self, size: Any, seed: int) -> tuple[Tensor, Any]:
-        """Return an image, uint8 [C, pixels, pixels], or a video, and its class: a function of the arguments alone.
+        """Return an image, uint8 [C, pixels, pixels], or a video, and its class; both depend on the arguments only.
 
-        Of a dense task the classes are those of the pixels, int64 [pixels, pixels].
+        A dense task returns the classes of all pixels, int64 [pixels, pixels].
         """
 
     def majority_accuracy(self) -> float:
-        """Return the accuracy of the best rule that does not solve the task, such as the most frequent class.
+        """Return the accuracy of the best trivial rule, such as the most frequent class.
 
-        Of a dense task it is the share of pixels.
+        For a dense task it is the pixel accuracy.
         """
 
 
 def size_of(task: GeneratedTask, size: Sequence[int]) -> Any:
-    """Return a size as a task takes it: the side of square images, or all of a video's.
+    """Return a size in the form that a task takes: the side of square images, or the `Size` of videos.
 
     Raises:
         ValueError: images that are not square.
@@ -64,27 +64,27 @@ def size_of(task: GeneratedTask, size: Sequence[int]) -> Any:
 
 
 def local_answer(task: GeneratedTask | None, labels: Tensor) -> Tensor:
-    """Return the answers of a dense task's best rule that looks at one place only; class 0 where none is known.
+    """Return the answers of a dense task's best local rule; class 0 where none is known.
 
     Args:
-        task: None for stored images.
-        labels: of the pixels, [B, H, W].
+        task: generated task; None for stored images.
+        labels: class of each pixel, [B, H, W].
     """
     rule = getattr(task, "local_answer", torch.zeros_like)
     return cast(Tensor, rule(labels))
 
 
 class GeneratedDataset(Dataset[tuple[Tensor, int]]):
-    """A split of `count` images, each a function of (task, size, seed, split, index) alone, in any order and worker.
+    """A split of `count` images; each depends only on (task, size, seed, split, index), not on order or worker.
 
-    An index may run past `count`: the training stream takes epoch * count + index.
+    An index may exceed `count`: the training stream uses epoch * count + index.
 
     Args:
-        task: with its options.
-        size: pixels of a side of the images; a `Size` for a task of videos.
-        count: how many images there are.
-        split: `train`, `val` or `test`; splits have no image in common.
-        seed: of the images.
+        task: task with its options.
+        size: side of the images in pixels; a `Size` for a task of videos.
+        count: number of images.
+        split: name of the split, `train`, `val` or `test`; splits have no image in common.
+        seed: seed of the images.
     """
 
     def __init__(self, task: GeneratedTask, size: Any, count: int, split: str, seed: int = 0):
@@ -95,7 +95,7 @@ class GeneratedDataset(Dataset[tuple[Tensor, int]]):
         return self.count
 
     def __iter__(self) -> Iterator[tuple[Tensor, int]]:
-        return (self[index] for index in range(self.count))  # indices alone would never end
+        return (self[index] for index in range(self.count))  # iteration by index alone would never end
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.task.example(self.size, derive_seed(self.task.name, self.seed, self.split, index))

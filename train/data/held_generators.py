@@ -1,6 +1,6 @@
-"""Random generators that augmentations hold themselves, which the seeds of the global ones do not reach.
+"""Random generators that belong to augmentations, which seeding the global generators does not affect.
 
-Libraries of augmentations have them: albumentations since 1.4.21, MONAI, or a class with `numpy.random.default_rng()`.
+Examples are albumentations since 1.4.21, MONAI, or a class with `numpy.random.default_rng()`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import torch
 from performer_string.utils.seeds import derive_seed
 
 KINDS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
-# What holds no generator of an augmentation, or would be long to go through.
+# Types that contain no generator of an augmentation, or would take long to search.
 PLAIN = (str, bytes, int, float, complex, type(None), type, types.ModuleType, np.ndarray, torch.Tensor)
-LONGEST = 1000  # entries of a list of parts; longer ones are lists of images
-MOST = 100_000  # objects to look at
+LONGEST = 1000  # longest list to search; longer ones are lists of images
+MOST = 100_000  # most objects to search
 
 
 def is_global(generator: Any) -> bool:
-    """Return whether a generator is that of torch, numpy or Python, which is seeded by itself."""
+    """Return whether a generator is the global one of torch, numpy or Python, which is seeded elsewhere."""
     functions: tuple[Any, ...] = (random.random, np.random.rand)  # methods of the global generators
     return generator is torch.default_generator or any(generator is each.__self__ for each in functions)
 
 
 def parts(thing: Any) -> Iterator[Any]:
-    """Yield what an object holds: attributes, entries, and what its functions refer to."""
+    """Yield the objects that an object refers to: attributes, items, and variables of its functions."""
     if isinstance(thing, dict):
         yield from thing.values() if len(thing) <= LONGEST else ()
     elif isinstance(thing, list | tuple | set | frozenset):
@@ -53,9 +53,9 @@ def parts(thing: Any) -> Iterator[Any]:
 
 
 def held_generators(thing: Any) -> list[Any]:
-    """Return the generators that an object and its parts hold, each once, in an order that its parts decide.
+    """Return the distinct generators in an object and its parts, in an order determined by the parts.
 
-    Not seen are generators in long lists, in modules, and within compiled code.
+    Generators in long lists, in modules and within compiled code are not found.
     """
     found: list[Any] = []
     seen: dict[int, Any] = {}
@@ -64,7 +64,7 @@ def held_generators(thing: Any) -> list[Any]:
         each = waiting.pop()
         if id(each) in seen or isinstance(each, PLAIN):
             continue
-        seen[id(each)] = each  # kept alive, so that no other object has its id
+        seen[id(each)] = each  # kept alive, so that no other object gets its id
         if isinstance(each, KINDS):
             found += [] if is_global(each) else [each]
         else:
@@ -73,7 +73,7 @@ def held_generators(thing: Any) -> list[Any]:
 
 
 def seed_generator(generator: Any, seed: int) -> Callable[[], Any]:
-    """Seed a generator in place, since several objects may hold it, and return what puts its former state back."""
+    """Seed a generator in place, since several objects may share it, and return a function that restores its state."""
     if isinstance(generator, np.random.Generator):
         bits = generator.bit_generator
         former = bits.state
@@ -94,9 +94,9 @@ def seed_generator(generator: Any, seed: int) -> Callable[[], Any]:
 
 @contextmanager
 def seeded_generators(generators: list[Any], *key: int | str) -> Iterator[None]:
-    """Draw from generators as streams of their own for a key, such as (seed, epoch, index).
+    """Seed generators by a key, such as (seed, epoch, index), within a block.
 
-    Afterwards they go on as if nothing had been drawn, since they may serve other purposes, too.
+    Their former states are restored afterwards, since they may serve other purposes, too.
     """
     with ExitStack() as stack:
         for number, generator in enumerate(generators):

@@ -1,4 +1,4 @@
-"""Images of the library `datasets`: of the Hub, of a folder that it saved, or of WebDataset shards."""
+"""Images of the library `datasets`: from the Hub, from a folder that it saved, or from WebDataset shards."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from PIL import Image
 from performer_string.images.normalisation import BACKGROUND
 from performer_string.images.reading import as_rgb
 
-LABELS = ("label", "labels", "cls", "class", "fine_label", "target")  # names of the column of labels, in this order
-IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp")  # names of the column of images, where several hold some
+LABELS = ("label", "labels", "cls", "class", "fine_label", "target")  # usual names of the label column, by priority
+IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp")  # usual names of the image column, by priority
 VALIDATION = ("validation", "val", "valid")
 SPLITS = {True: ("train",), False: ("test", *VALIDATION)}
-latest: dict[tuple[str, int], Any] = {}  # what was opened last, by its place and its time of change
+latest: dict[tuple[str, int], Any] = {}  # data set opened last, by its place and modification time
 
 
 def load(name: str) -> Any:
     """Return the library `datasets`.
 
     Raises:
-        OSError: it is not installed.
+        OSError: the package is not installed.
     """
     try:
         import datasets
@@ -34,16 +34,16 @@ def load(name: str) -> Any:
 
 
 def column(dataset: Any, kinds: tuple[str, ...], names: Sequence[str], what: str) -> str:
-    """Return the column that holds images or labels: the only one of a kind, else the first that has a usual name.
+    """Return the column of images or labels: the only one with a suitable type, else the first with a usual name.
 
     Args:
-        dataset: of the library `datasets`.
-        kinds: names of classes of its features.
-        names: usual names.
-        what: for the message.
+        dataset: dataset of the library `datasets`.
+        kinds: class names of suitable features.
+        names: usual names of the column, by priority.
+        what: content of the column, for the message.
 
     Raises:
-        OSError: there is none.
+        OSError: no such column.
     """
     of_kind = [name for name, feature in dataset.features.items() if type(feature).__name__ in kinds]
     if len(of_kind) == 1:
@@ -58,12 +58,12 @@ class HubImages(torch.utils.data.Dataset[tuple[Image.Image, int]]):
     """A split of the library `datasets` as pairs of an image and a class.
 
     Args:
-        dataset: the split.
+        dataset: split of the library `datasets`.
 
     Attributes:
         classes: names of the classes in the order of their labels.
-        targets: the label of each image.
-        background: colour beneath transparent images.
+        targets: label of each image.
+        background: red, green and blue, 0 to 255, beneath transparent images.
     """
 
     background: Sequence[int] = BACKGROUND
@@ -74,7 +74,7 @@ class HubImages(torch.utils.data.Dataset[tuple[Image.Image, int]]):
         label = column(dataset, ("ClassLabel",), LABELS, "labels")
         labels = dataset[label]
         names = getattr(dataset.features[label], "names", None)
-        if names is None:  # numbers or texts
+        if names is None:  # labels are numbers or texts
             distinct = sorted(set(labels))
             numbers = {value: number for number, value in enumerate(distinct)}
             names, labels = [str(value) for value in distinct], [numbers[value] for value in labels]
@@ -89,15 +89,15 @@ class HubImages(torch.utils.data.Dataset[tuple[Image.Image, int]]):
             return as_rgb(image, self.background), self.targets[index]
         except OSError:
             raise
-        except Exception as error:  # as of files
+        except Exception as error:  # treated as for files
             raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def first_split(splits: Any, train: bool, where: str) -> HubImages:
-    """Return the training or the test split among some.
+    """Return the training or the test split of several.
 
     Raises:
-        OSError: none has a usual name.
+        OSError: no split with a usual name.
     """
     for name in SPLITS[train]:
         if name in splits:
@@ -107,7 +107,7 @@ def first_split(splits: Any, train: bool, where: str) -> HubImages:
 
 @contextlib.contextmanager
 def without_network(datasets: Any) -> Iterator[None]:
-    """Let the library read its cache alone."""
+    """Let the library read only its cache within a block."""
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = True
     try:
@@ -117,7 +117,7 @@ def without_network(datasets: Any) -> Iterator[None]:
 
 
 def changed(root: Path) -> int:
-    """Return when a folder, or what lies directly in it, was changed last, in nanoseconds; 0 for a name on the Hub."""
+    """Return the latest modification time of a folder and its entries in ns; 0 for a name on the Hub."""
     times = [0]
     for path in (root, *root.iterdir()) if root.is_dir() else ():
         with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
@@ -126,9 +126,9 @@ def changed(root: Path) -> int:
 
 
 def hub_splits(root: Path, download: bool = False) -> Any:
-    """Return the splits of a data set, as of `open_splits`.
+    """Return the splits of a data set, from `open_splits` or from memory.
 
-    They are opened once for all sets of a training, since the library takes seconds for a large one each time.
+    They are opened once for all sets of a training, since that takes seconds for a large data set.
     """
     key = str(root.absolute()), changed(root)
     if key not in latest:
@@ -139,12 +139,12 @@ def hub_splits(root: Path, download: bool = False) -> Any:
 
 
 def open_splits(root: Path, download: bool = False) -> Any:
-    """Return the splits of a folder of `save_to_disk`, of one that `load_dataset` reads, or of a name on the Hub.
+    """Return the splits of a folder written by `save_to_disk` or read by `load_dataset`, or of a name on the Hub.
 
-    A name needs `download` once. The library's cache serves from then on.
+    A name needs `download` once. Later calls read the library's cache.
 
     Raises:
-        OSError: it cannot be read, or would have to be downloaded without being asked for.
+        OSError: a data set that cannot be read, or that needs a download without `download`.
     """
     datasets = load("hub")
     if (root / "dataset_dict.json").is_file():
@@ -161,12 +161,12 @@ def open_splits(root: Path, download: bool = False) -> Any:
 
 
 def hub_images(root: Path, train: bool, download: bool) -> HubImages:
-    """Return the training or the test split, as of `hub_splits`."""
+    """Return the training or the test split of `hub_splits`."""
     return first_split(hub_splits(root, download), train, str(root))
 
 
 def hub_validation(root: Path) -> HubImages | None:
-    """Return the validation split where there is a test split too; None where it is tested on, or there is none."""
+    """Return the validation split where there is a test split too; None where it is the test set or is missing."""
     splits = hub_splits(root)
     names = [name for name in VALIDATION if name in splits]
     return HubImages(splits[names[0]]) if names and "test" in splits else None
@@ -175,11 +175,11 @@ def hub_validation(root: Path) -> HubImages | None:
 def webdataset_images(root: Path, train: bool, download: bool) -> Any:
     """Return the images of the shards `root/train*.tar`, or `root/test*.tar` (or `val*`), or of folders of such names.
 
-    Samples are an image (jpg, png, webp) and a class (cls). The library writes them to its cache once, so that any
-    sample can be read at any time: a resumed run goes on exactly.
+    Samples are an image (jpg, png, webp) and a class (cls). The library writes them to its cache once, so that they
+    can be read in any order and a resumed run continues exactly.
 
     Raises:
-        OSError: there are no shards, or they cannot be read.
+        OSError: shards that are missing or cannot be read.
     """
     for name in SPLITS[train]:
         if shards := shards_of(root, name):
@@ -188,7 +188,7 @@ def webdataset_images(root: Path, train: bool, download: bool) -> Any:
 
 
 def webdataset_validation(root: Path) -> HubImages | None:
-    """Return the images of `root/val*.tar` where there are test shards too; None where these are tested on."""
+    """Return the images of `root/val*.tar` where there are test shards too; None where these are the test set."""
     if not shards_of(root, "test"):
         return None
     names = [name for name in VALIDATION if shards_of(root, name)]

@@ -1,4 +1,4 @@
-"""Checks of images before a training: files that cannot be read, and classes that one of the sets lacks."""
+"""Checks of images before a training: unreadable files, and classes that one of the sets lacks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from train.data.module import ImageData
 from train.utils.output import printable
 
 log = logging.getLogger(__name__)
-FOLDERS = {"folder", "imagenet", "videos"}  # sources whose classes are the folders in `train` and in `test` or `val`
+FOLDERS = {"folder", "imagenet", "videos"}  # sources with class folders in `train` and in `test` or `val`
 
 
 class Opened(Dataset[tuple[int, str]]):
-    """The reason why each image of a dataset cannot be read, empty for those that can."""
+    """Dataset of the reasons why images cannot be read, empty for readable images."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
@@ -36,27 +36,27 @@ class Opened(Dataset[tuple[int, str]]):
     def __getitem__(self, index: int) -> tuple[int, str]:
         try:
             self.dataset[index]
-        except Exception as error:  # of many types: whatever a file makes its reader raise
+        except Exception as error:  # readers raise many types
             return index, why_unreadable(name_of(self.dataset, index), error)
         return index, ""
 
 
 def sets_of(data: ImageData) -> Iterator[tuple[str, Any]]:
-    """Yield the stored sets of images: those to train on, and those to test on where there are some."""
+    """Yield the stored training set, and the test set if there is one."""
     if data.task is not None:
-        return  # its images are drawn
-    yield "train", data.splits().train  # not by `setup`, which reads images where these are measured
+        return  # its images are generated
+    yield "train", data.splits().train  # `setup` would read images to measure them
     if data.splits().validation is not None:
         yield "validation", data.splits().validation
     try:
         test = data.splits().test
-    except FileNotFoundError:  # a training needs none
+    except FileNotFoundError:  # a training needs no test set
         return
     yield "test", test
 
 
 def broken_images(data: ImageData) -> list[tuple[str, str]]:
-    """Open every image, with a progress bar, and return path and reason of each that cannot be read."""
+    """Open every image, with a progress bar, and return the path and reason for each unreadable one."""
     broken = []
     for name, dataset in sets_of(data):
         workers = min(data.workers, os.cpu_count() or 1)
@@ -71,7 +71,7 @@ def broken_images(data: ImageData) -> list[tuple[str, str]]:
 
 
 def check_images(data: ImageData) -> None:
-    """Write every image that cannot be read to stdout; exit with status 1 if there is one."""
+    """Print every unreadable image to stdout, and exit with status 1 if there is any."""
     broken = broken_images(data)
     for path, reason in broken:
         print(f"{printable(path)}: {reason}")
@@ -83,7 +83,7 @@ def check_images(data: ImageData) -> None:
 
 
 def warn_of_validation(data: ImageData) -> None:
-    """Warn of classes that no image of validation is of: the best checkpoint is chosen without them."""
+    """Warn of classes without validation images, since the best checkpoint is chosen without them."""
     if data.task is not None or not data.validates():
         return
     dataset, held = data.splits().held_out("val")
@@ -96,10 +96,10 @@ def warn_of_validation(data: ImageData) -> None:
 
 
 def check_test_classes(data: ImageData) -> None:
-    """Check that the folders of test images are those of the training images, where there are both.
+    """Check that training and test images have the same class folders, where both exist.
 
     Raises:
-        ValueError: classes that one of them lacks.
+        ValueError: classes that one of the sets lacks.
     """
     root = Path(data.root).expanduser()
     if data.source not in FOLDERS or not (root / "train").is_dir():

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def padding_of(size: Sequence[int]) -> int:
-    """Return the pixels around images of a size (height and width come last) that `pad-crop` cuts from."""
+    """Return the padding of `pad-crop` in pixels, for images of a size whose last axes are height and width."""
     return max(1, size[-2] // 8)
 
 
 class QuarterTurn(v2.Transform):
-    """Turn a square image by a random multiple of 90 degrees."""
+    """Rotate a square image by a random multiple of 90 degrees."""
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
         return {"turns": int(torch.randint(4, ()))}
@@ -47,13 +47,13 @@ AUGMENTATIONS: dict[str, Callable[[ImageData], v2.Transform]] = {
 
 
 def image_transform(options: ImageData, size: Sequence[int], training: bool = False, views: Views = ONE) -> v2.Compose:
-    """Return the transform of an image, or of a video to some of its frames, to uint8 tensors of a size.
+    """Return the transform from an image, or from a video, to a uint8 tensor of a size.
 
     Args:
-        options: grey images, augmentations and their options.
-        size: height and width in pixels, after the frames of videos.
-        training: whether frames are random and images augmented. In memory the loader augments them.
-        views: of a video, [V, C, T, H, W] where there are several.
+        options: data module with the options for grey images and augmentations.
+        size: height and width in pixels, for videos preceded by the number of frames.
+        training: whether to choose random frames and augment. Images in memory are augmented by the loader.
+        views: number of views of a video; several give [V, C, T, H, W].
     """
     first: list[Any] = [v2.Grayscale()] if options.grey else []
     last: list[Any] = []
@@ -66,7 +66,7 @@ def image_transform(options: ImageData, size: Sequence[int], training: bool = Fa
     else:
         first.append(v2.PILToTensor())
     augment = options.augment if training else []
-    if "resized-crop" not in augment:  # which resizes by itself
+    if "resized-crop" not in augment:  # it resizes by itself
         first.append(Cover((size[-2], size[-1])))
     if not options.in_memory:
         first += [AUGMENTATIONS[name](options) for name in augment]
@@ -74,49 +74,49 @@ def image_transform(options: ImageData, size: Sequence[int], training: bool = Fa
 
 
 def shuffled(total: int) -> Tensor:
-    """Return the order of `total` images, the same in all runs.
+    """Return a fixed random order of `total` images, the same in all runs.
 
-    Folders are sorted by class, so that the first images alone would be of one class.
+    Folders are sorted by class, so that the first images would all be of one class.
     """
     return torch.randperm(total, generator=torch.Generator().manual_seed(0))
 
 
 def share_of_each_class(indices: Tensor, labels: Tensor, share: float) -> Tensor:
-    """Return the first images of each class, a share of them and at least one, in their order.
+    """Return a share of the images of each class, the first ones and at least one, in their order.
 
     Args:
-        indices: of images, [N].
-        labels: of these images, [N].
-        share: in (0, 1].
+        indices: indices of images, [N].
+        labels: labels of these images, [N].
+        share: share of each class, in (0, 1].
 
     Returns:
-        Some of the indices. Those of a smaller share are among those of a larger one.
+        Chosen indices; those of a smaller share are a subset of those of a larger one.
     """
     order = labels.argsort(stable=True)
     counts = labels.bincount()
-    first = counts.cumsum(0) - counts  # where each class begins in that order
+    first = counts.cumsum(0) - counts  # offset of each class in that order
     place = torch.empty_like(order)
-    place[order] = torch.arange(len(order)) - first[labels[order]]  # of each image among those of its class
+    place[order] = torch.arange(len(order)) - first[labels[order]]  # rank of each image in its class
     return indices[place < (share * counts).round().clamp(min=1)[labels]]
 
 
 def name_of(dataset: Any, number: int) -> str:
-    """Return the path of an image, or its number where it has none."""
+    """Return the path of an image, or its index where it has none."""
     samples = getattr(dataset, "samples", None)
     return f"image {number}" if samples is None else str(samples[number][0])
 
 
 class UnreadableImageError(ValueError):
-    """An image whose file is damaged, or of a kind that Pillow does not read."""
+    """An image file is damaged, or in a format that Pillow does not read."""
 
 
 class Transformed(Dataset[tuple[Tensor, int]]):
-    """A part of a dataset's images, through a transform.
+    """Subset of a dataset, with a transform.
 
     Raises:
         UnreadableImageError: an image that cannot be read.
-        ValueError: an item that is no pair of a uint8 image of so many channels and one
-            of so many classes.
+        ValueError: an item that is no pair of a uint8 image with `channels` channels and
+            a label below `classes`.
     """
 
     def __init__(self, dataset: Any, indices: Tensor, transform: v2.Transform, channels: int, classes: int):
@@ -135,7 +135,7 @@ class Transformed(Dataset[tuple[Tensor, int]]):
             raise UnreadableImageError(
                 f"{printable(name)} cannot be read ({why_unreadable(name, error)}). Repair it, or take it away."
             ) from error
-        one = image[0] if image.ndim == 5 else image  # of several views
+        one = image[0] if image.ndim == 5 else image  # there may be several views
         if image.dtype != torch.uint8 or one.ndim not in (3, 4) or len(one) != self.channels:
             raise ValueError(
                 f"image {number} of the data is {image.dtype} of shape {list(image.shape)}: it has to be a PIL image "

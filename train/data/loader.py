@@ -1,4 +1,4 @@
-"""A loader whose order is a pure function of (seed, epoch), so that a resumed run goes on with the very next batch."""
+"""A data loader whose order depends only on (seed, epoch), so that a resumed run continues with the next batch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Key = tuple[int, int]  # (epoch, index)
 
 
 class EpochSampler(Sampler[list[Key]]):
-    """Sampler of (epoch, index) keys for one rank; each epoch is a permutation drawn from (seed, epoch) alone.
+    """Batch sampler of (epoch, index) keys for one rank; the order of an epoch depends only on (seed, epoch).
 
-    The ranks share out each global batch of `batch_size * world`, and the last, incomplete one is dropped, so that
-    every rank takes equally many steps.
+    The ranks split each global batch of `batch_size * world` images. The last, incomplete batch is dropped, so that
+    all ranks take the same number of steps.
 
     Attributes:
-        fixed: use the order of the first epoch in every epoch, for Lightning's `overfit_batches`.
+        fixed: whether every epoch has the order of the first one, for Lightning's `overfit_batches`.
     """
 
     fixed = False
@@ -40,12 +40,12 @@ class EpochSampler(Sampler[list[Key]]):
             )
         self.size, self.batch_size, self.seed, self.shuffle = size, batch_size, seed, shuffle
         self.rank, self.world = rank, world
-        self.step = batch_size * world  # images
-        self.epoch, self.start = 0, 0  # `start`: batches of this epoch that a resumed run already had
+        self.step = batch_size * world  # in images
+        self.epoch, self.start = 0, 0  # `start`: number of batches of this epoch before a resume
 
     @property
     def sampler(self) -> EpochSampler:
-        """Lightning announces the epoch to a batch sampler's `sampler`."""
+        """This sampler itself, since Lightning calls `set_epoch` on a batch sampler's `sampler`."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
@@ -66,26 +66,26 @@ class EpochSampler(Sampler[list[Key]]):
 
 
 class KeyedDataset(Dataset[tuple[Tensor, int]]):
-    """A dataset by (epoch, index), whose random augmentations depend on (seed, epoch, index) alone, in any worker.
+    """Dataset indexed by (epoch, index), whose augmentations depend only on (seed, epoch, index), in any worker.
 
-    This holds for what is drawn from the global generators of torch, numpy and Python. It also holds for generators in
-    the dataset and its transforms (`numpy.random.default_rng()`, albumentations).
+    This holds for the global random generators of torch, numpy and Python. It also holds for generators in the dataset
+    and its transforms (`numpy.random.default_rng()`, albumentations).
 
     Args:
-        dataset: images and labels by index.
-        seed: of the augmentations.
-        stream: every epoch has other images, `dataset[epoch * len(dataset) + index]`.
+        dataset: dataset of images and labels.
+        seed: seed of the augmentations.
+        stream: whether every epoch has new images, `dataset[epoch * len(dataset) + index]`.
     """
 
     def __init__(self, dataset: Dataset[tuple[Tensor, int]], seed: int, stream: bool = False):
         self.dataset, self.seed, self.stream = dataset, seed, stream
-        self._held: list[Any] | None = None  # generators, in this process
+        self._held: list[Any] | None = None  # generators found in this process
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": None}  # a copy holds other generators
+        return {**self.__dict__, "_held": None}  # a copy has other generators
 
     def __getitem__(self, key: Key) -> tuple[Tensor, int]:
         epoch, index = key
@@ -97,9 +97,9 @@ class KeyedDataset(Dataset[tuple[Tensor, int]]):
 
 
 def ignore_stop_signals(worker: int) -> None:
-    """Let a worker ignore Ctrl-C, which reaches every process of a run in a terminal.
+    """Let a worker ignore Ctrl-C, which a terminal sends to every process of a run.
 
-    Without this the workers would end before the current step is done and saved. They end with the main process.
+    Otherwise the workers would end before the current step is finished and saved. They end with the main process.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -107,7 +107,7 @@ def ignore_stop_signals(worker: int) -> None:
 
 @atexit.register
 def end_workers() -> None:
-    """End workers that a crash has left. Else `multiprocessing` would ask them by SIGTERM, and wait forever."""
+    """Kill workers that are left after a crash; `multiprocessing` would send SIGTERM and wait forever."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise for each of them
     for process in multiprocessing.active_children():
         if process.daemon:
@@ -115,15 +115,15 @@ def end_workers() -> None:
 
 
 class ResumableLoader(DataLoader[tuple[Tensor, int]]):
-    """A DataLoader over an `EpochSampler` that Lightning saves and restores in the middle of an epoch.
+    """DataLoader over an `EpochSampler` that Lightning can save and restore in the middle of an epoch.
 
-    Its length stays that of a whole epoch; after `load_state_dict` the first pass yields only what is left of it.
+    Its length remains that of a whole epoch. After `load_state_dict` the first pass yields only the remaining batches.
     """
 
     def __init__(self, dataset: Dataset[tuple[Tensor, int]], sampler: EpochSampler, **options: Any):
         super().__init__(dataset, batch_sampler=sampler, **options)
         self.order = sampler
-        self.position = (0, 0)  # (epoch, batches handed out): workers run ahead of it
+        self.position = (0, 0)  # (epoch, batches yielded); workers prefetch further ones
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         epoch, start = self.order.epoch, self.order.start

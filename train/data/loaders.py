@@ -1,4 +1,4 @@
-"""The loaders of a data module: training where a resumed run left it, and held-out images, each process its share."""
+"""The data loaders of a data module: resumable for training, and split among processes for held-out images."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from train.data.memory import AugmentedInMemory, ImagesInMemory, as_it_is
 from train.data.normalisation import PixelNormalisation
 from train.data.sizes import ONE, Size, Views
 
-Examples = Dataset[tuple[Tensor, int]]  # images, or videos, with their classes
+Examples = Dataset[tuple[Tensor, int]]  # images or videos, with their classes
 
 
 class Loaders(L.LightningDataModule):
-    """Loaders of datasets that a subclass gives.
+    """Base class with the loaders of datasets that a subclass defines.
 
     Attributes:
-        task: a generated task, whose stream of training images is endless unless they are kept in memory; None for
-            stored images.
-        batch_size: images a step and process.
-        workers: processes that prepare data.
-        in_memory: keep images in memory, and augment whole batches.
-        watch_test: validate on the test images as well.
-        augment: names of augmentations.
-        seed: of the order and the augmentations.
-        pixels: normalises the images, on the device.
+        task: generated task, with an endless stream of training images unless they are kept in memory; None for stored
+            images.
+        batch_size: number of images per step and process.
+        workers: number of worker processes.
+        in_memory: whether images are kept in memory, and whole batches are augmented.
+        watch_test: whether to validate on the test images too.
+        augment: names of the augmentations.
+        seed: seed of the order and the augmentations.
+        pixels: normalisation of the images, on the device.
     """
 
     task: GeneratedTask | None
@@ -43,13 +43,13 @@ class Loaders(L.LightningDataModule):
     augment: list[str]
     seed: int
     pixels: PixelNormalisation
-    # jsonargparse reads annotations by the names of a subclass's module, where there is no ResumableLoader.
+    # jsonargparse resolves annotations in the module of a subclass, which has no ResumableLoader.
     _loader: Any = None
     _resume: dict[str, int] | None = None
-    _held: Any = None  # the sets of a validation, in memory
+    _held: Any = None  # validation sets in memory
 
     def train_dataset(self) -> Examples:
-        """Return the images of an epoch of training, augmented."""
+        """Return the augmented training images of an epoch."""
         raise NotImplementedError
 
     def validates(self) -> bool:
@@ -57,15 +57,15 @@ class Loaders(L.LightningDataModule):
         return True
 
     def held_out(self, split: str, size: Sequence[int], images: int = 0, views: Views = ONE) -> Examples:
-        """Return the validation or test set at a size."""
+        """Return the validation or test set at a size in pixels."""
         raise NotImplementedError
 
     def sizes(self) -> list[Size]:
-        """Return the sizes to validate and test at: the training resolution first."""
+        """Return the sizes for validation and test, the training resolution first."""
         raise NotImplementedError
 
     def train_dataloader(self) -> ResumableLoader:
-        """Return the training loader, where a resumed run left it."""
+        """Return the training loader, at the position of a resumed run."""
         stream = self.task is not None and not self.in_memory
         images: Dataset[Any] = self.train_dataset()
         if self.in_memory:
@@ -80,7 +80,7 @@ class Loaders(L.LightningDataModule):
         return self._loader
 
     def loader(self, dataset: Examples, batch_size: int | None = None) -> DataLoader[Any]:
-        """Return a loader of a dataset in order, each rank its share."""
+        """Return a loader of a dataset in order, split among the ranks."""
         (rank, world), total = self._rank(), len(dataset)  # type: ignore[arg-type]
         if total < world:
             raise ValueError(
@@ -92,9 +92,9 @@ class Loaders(L.LightningDataModule):
         return DataLoader(dataset, batch_size or self.batch_size, sampler=indices, **options)
 
     def val_dataloader(self) -> list[DataLoader[Any]]:
-        """Return a loader for each size, and one of the test images where these are watched.
+        """Return a validation loader for each size, and one of the test images for `watch_test`.
 
-        Images that are kept in memory are read once.
+        Images in memory are read only once.
         """
         if not self.validates():
             return []
@@ -121,7 +121,7 @@ class Loaders(L.LightningDataModule):
         return min(self.workers, os.cpu_count() or 1)
 
     def _options(self, dataset: Dataset[Any]) -> dict[str, Any]:
-        """Return the options of a loader: batches from memory are taken whole, by the main process."""
+        """Return the options of a loader; batches from memory are taken whole by the main process."""
         memory = isinstance(dataset, ImagesInMemory)
         count = 0 if memory else self._workers()
         return {
@@ -133,7 +133,7 @@ class Loaders(L.LightningDataModule):
         }
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Return uint8 images [B, C, *size] as floats, normalised by the mean and deviation of each channel."""
+        """Return uint8 images [B, C, *size] as floats, normalised by each channel's mean and standard deviation."""
         return self.pixels(images)
 
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Images that are decoded or drawn once and kept in memory, where a whole batch is cropped and turned at once."""
+"""Images that are decoded or generated once and kept in memory, where whole batches are augmented at once."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from performer_string.utils.seeds import derive_seed
 from train.data.images import padding_of
 from train.data.loader import Key, ignore_stop_signals
 
-BATCHED = ("pad-crop", "flip", "rotate-90")  # the augmentations that are known for whole batches
+BATCHED = ("pad-crop", "flip", "rotate-90")  # augmentations that are implemented for whole batches
 
 
 class ImagesInMemory(Dataset[tuple[Tensor, int]]):
-    """Images of one size with their labels, of which loaders take whole batches.
+    """Images of one size with their labels, from which loaders take whole batches.
 
     Args:
-        images: uint8 [n, C, H, W].
-        labels: int64 [n], or [n, H, W] of a dense task.
+        images: images, uint8 [n, C, H, W].
+        labels: classes, int64 [n], or [n, H, W] for a dense task.
     """
 
     def __init__(self, images: Tensor, labels: Tensor):
@@ -35,9 +35,9 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
         """Read all images of a dataset, with a progress bar.
 
         Args:
-            dataset: of images of one size.
-            workers: processes that read.
-            title: of the progress bar.
+            dataset: dataset of images of one size.
+            workers: number of worker processes.
+            title: title of the progress bar.
         """
         total = len(dataset)  # type: ignore[arg-type]
         loader: DataLoader[Any] = DataLoader(
@@ -61,18 +61,18 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
         return self.images[index], self.labels[index]
 
     def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return a batch, as loaders ask for it: `as_it_is` is their `collate_fn`."""
+        """Return a whole batch, for loaders with the `collate_fn` `as_it_is`."""
         number = torch.as_tensor(indices)
         return self.images[number], self.labels[number]
 
 
 class AugmentedInMemory(ImagesInMemory):
-    """Images by (epoch, index), cropped from a padded image, flipped and turned as (seed, epoch, index) alone decide.
+    """Images by (epoch, index) with random pad-crop, flip and rotation that depend only on (seed, epoch, index).
 
     Args:
-        source: the images.
-        augment: any of `BATCHED`.
-        seed: of the augmentations.
+        source: images in memory.
+        augment: names of augmentations in `BATCHED`.
+        seed: seed of the augmentations.
     """
 
     def __init__(self, source: ImagesInMemory, augment: Sequence[str], seed: int):
@@ -82,11 +82,11 @@ class AugmentedInMemory(ImagesInMemory):
         self._draws: tuple[int, Tensor, Tensor, Tensor] | None = None
 
     def draws(self, epoch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what is drawn for each image of an epoch.
+        """Return the random choices for each image of an epoch.
 
         Returns:
-            The upper left corners of the crops in the padded images [n, 2]; which images are flipped [n]; and their
-            quarter turns, 0 to 3 [n].
+            Upper left corners of the crops in the padded images [n, 2], whether each image is flipped [n], and
+            numbers of quarter turns, 0 to 3 [n].
         """
         if self._draws is None or self._draws[0] != epoch:
             generator = torch.Generator().manual_seed(derive_seed(self.seed, "augment", epoch))
@@ -100,7 +100,7 @@ class AugmentedInMemory(ImagesInMemory):
         return images[0], labels[0]
 
     def __getitems__(self, keys: Sequence[Key]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """Return the batch of these keys, all of one epoch."""
+        """Return the batch of some keys, all of one epoch."""
         number = torch.tensor([index for _, index in keys])
         corners, flipped, turns = (drawn[number] for drawn in self.draws(keys[0][0]))
         images = self.images[number]
@@ -115,7 +115,7 @@ class AugmentedInMemory(ImagesInMemory):
 
 
 def crop(images: Tensor, corners: Tensor, size: Sequence[int]) -> Tensor:
-    """Return the part of each image [B, C, H, W] that has its own corner [B, 2] and one size (h, w): [B, C, h, w]."""
+    """Return crops [B, C, h, w] of a size (h, w) from images [B, C, H, W], each at its own corner [B, 2]."""
     rows = corners[:, :1] + torch.arange(size[0])  # [B, h]
     columns = corners[:, 1:] + torch.arange(size[1])  # [B, w]
     images = images.gather(2, rows[:, None, :, None].expand(-1, images.shape[1], -1, images.shape[3]))
@@ -123,5 +123,5 @@ def crop(images: Tensor, corners: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def as_it_is(batch: Any) -> Any:
-    """Return what it is given: the `collate_fn` of batches that are taken whole."""
+    """Return the batch unchanged: the `collate_fn` of batches that are taken whole."""
     return batch

@@ -1,9 +1,9 @@
-"""The moving-arrow task: in the frames that a mark names, which way does the arrow at the base of the Y point?
+"""The moving-arrow task: which way does the arrow at the base of the Y point, in the frames with a mark?
 
-The arrow task in time. Arrows, letters and the Y keep their cells, and in every step of a video each arrow turns to a
-random side. One step is marked: by a full square in some free cell, or because the Y is shown in that step alone. The
-class is the direction, in the marked step, of the arrow that lies where the base of the Y points. A model has to
-compare places and times. A longer video has more steps, and a larger one more cells. `python -m train.data.draw
+This is the arrow task over time. Arrows, letters and the Y keep their cells, and in every step of a video each arrow
+turns to a random side. One step is marked: by a full square in a free cell, or by showing the Y only in that step. The
+class is the direction, in the marked step, of the arrow that the base of the Y points at. A model has to compare
+positions and times. A longer video has more steps, and a larger one more cells. `python -m train.data.draw
 moving_arrow` draws the frames of some videos.
 """
 
@@ -24,16 +24,16 @@ Mark = Literal["square", "y"]
 
 @dataclass
 class MovingArrowTask(ArrowTask):
-    """A version of the task, whose cells are those of the arrow task.
+    """Options of the task, with the cells of the arrow task.
 
     Attributes:
-        arrows: how many arrows, the one that counts included.
-        letters: the letters beside the Y.
-        cell: pixels of a cell, at least 8.
-        hold: frames that a step lasts; as many as a patch has in time.
-        mark: of the step that counts. `square`: a full square in a free cell, so that a model needs two relations, from
-            the square to its step and from the Y to the arrow. `y`: the Y, which no other step shows; the second
-            relation is enough.
+        arrows: number of arrows, including the target.
+        letters: letters besides the Y.
+        cell: side of a cell in pixels, at least 8.
+        hold: number of frames in a step; equal to the patch size in time.
+        mark: mark of the relevant step, `square`: a full square in a free cell, so that a model needs two relations
+            (square to step, Y to arrow); `y`: the Y itself, which no other step shows, so that only the second
+            relation is needed.
     """
 
     name: ClassVar[str] = "moving_arrow"
@@ -51,7 +51,7 @@ class MovingArrowTask(ArrowTask):
             raise ValueError(f"hold is the number of frames of a step, 1 or more, not {self.hold}.")
 
     def check_size(self, size: Any) -> None:
-        """Raise a ValueError where there are no videos of a size."""
+        """Raise a ValueError for a size without videos."""
         size = Size.of(size)
         if len(size) != 3 or size.height != size.width or size[0] % self.hold:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""How a data module's images are normalised: by numbers that are given, those of the source, or measured ones."""
+"""Normalisation of a data module's images by given numbers, by those of the source, or by measured ones."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tqdm import tqdm
 
 from performer_string.models.preprocessing import normalise
 
-IMAGES = 500  # that are measured: the mean of photographs is then known to about 0.01
-LEAST = 1 / 255  # of a standard deviation: one level of grey
+IMAGES = 500  # number of measured images, which gives the mean of photographs to about 0.01
+LEAST = 1 / 255  # least standard deviation: one grey level
 
 
 def channel_statistics(dataset: Dataset[tuple[Tensor, int]]) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation of each channel, of pixels in [0, 1].
+    """Return the mean and standard deviation of each channel, for pixels in [0, 1].
 
     Args:
-        dataset: of uint8 images [C, *size] and their classes; its first 500 images are read, with a progress bar.
+        dataset: dataset of uint8 images [C, *size] and their classes; the first 500 are read, with a progress bar.
 
     Returns:
-        C means and C standard deviations over all pixels of these images. A channel without any variation has the
-        standard deviation of one level of grey.
+        C means and C standard deviations over all pixels of these images. A constant channel has the standard deviation
+        of one grey level.
     """
     total = min(IMAGES, len(dataset))  # type: ignore[arg-type]
     sums = squares = torch.zeros((), dtype=torch.float64)
@@ -38,16 +38,16 @@ def channel_statistics(dataset: Dataset[tuple[Tensor, int]]) -> tuple[list[float
 
 
 class PixelNormalisation:
-    """Mean and standard deviation of each channel, which uint8 images are normalised by.
+    """Normalisation of uint8 images by the mean and standard deviation of each channel.
 
     Args:
-        mean, std: of C channels, in [0, 1].
-        channels: C.
-        axes: 2 for images, 3 for videos.
-        measured: whether both come from the training images, once these are there.
+        mean, std: mean and standard deviation of C channels, in [0, 1].
+        channels: number of channels C.
+        axes: number of axes, 2 for images and 3 for videos.
+        measured: whether both are to be measured on the training images.
 
     Raises:
-        ValueError: means and standard deviations of another number than channels, or out of range.
+        ValueError: a number of means or standard deviations other than `channels`, or values out of range.
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], channels: int, axes: int, measured: bool = False):
@@ -75,23 +75,23 @@ class PixelNormalisation:
         return tuple(self.scale.flatten().tolist())
 
     def describe(self) -> str:
-        """Return mean and standard deviation as text, as the options take them."""
+        """Return the mean and standard deviation as text, in the form of the options."""
         mean, std = ([round(value, 4) for value in values] for values in (self.mean, self.std))
         return f"mean {mean}, std {std}" + (", measured over training images" if self.measured else "")
 
     def measure(self, images: Dataset[tuple[Tensor, int]]) -> None:
-        """Take mean and standard deviation of some images."""
+        """Measure the mean and standard deviation of some images."""
         self._take(*channel_statistics(images))
         self.is_known = True
 
     def state(self) -> dict[str, Any]:
-        """Return what was measured, for a checkpoint; nothing where nothing was."""
+        """Return the measured values for a checkpoint; empty where nothing was measured."""
         if not (self.measured and self.is_known):
             return {}
         return {"measured": {"mean": list(self.mean), "std": list(self.std)}}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take what was measured for a checkpoint, if anything was."""
+        """Load the measured values of a checkpoint, if there are any."""
         if self.measured and "measured" in state:
             self._take(**state["measured"])
             self.is_known = True

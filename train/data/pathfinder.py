@@ -1,12 +1,12 @@
 """Pathfinder: two dots, dashed contours and distractors; are the dots joined by one contour?
 
-Our generator follows the published description of the task (Linsley et al., arXiv:1805.08315). Its sizes are those of
+The generator follows the published description of the task (Linsley et al., arXiv:1805.08315). Its sizes are those of
 the hard set of Long Range Arena (arXiv:2011.04006): contours of 14 dashes and 4 distractors at 32 x 32 pixels. Images
-are not those of the reference generator. `python -m train.data.draw pathfinder` draws a contact sheet.
+differ from those of the reference generator. `python -m train.data.draw pathfinder` draws a contact sheet.
 
-The label cannot be guessed from parts of an image. Two long contours are drawn before the label is. Then both dots go
-to the ends of one contour (joined), or to one end of each (apart). The distance between the dots is the same in both
-cases up to a sixteenth of the image. Layouts in which it cannot be are drawn again.
+The label cannot be guessed from parts of an image. Two long contours are drawn before the label. Then both dots are
+placed at the ends of one contour (joined), or at one end of each (apart). The distances between the dots in both cases
+differ by at most a sixteenth of the image; other layouts are rejected.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from torch import Tensor
 from performer_string.utils.validation import check_types
 from train.data.contours import Canvas, Contour, Point, Random, Style
 
-CROWDED = 0.75  # share of an image that contours and their margins may take; little above it they find no room
-DRAWS = 400  # layouts that are begun before an image counts as too crowded
-TOLERANCE = 1 / 16  # of the image, between the distances of the dots in both classes
+CROWDED = 0.75  # largest share of an image for contours and margins; little above it they find no room
+DRAWS = 400  # number of layouts tried before an image counts as too crowded
+TOLERANCE = 1 / 16  # largest difference of the dots' distance between classes, as a share of the image
 
 
 @dataclass
 class Drawing:
-    """An image and how it was made.
+    """An image and its ground truth.
 
     Attributes:
-        image: uint8 [pixels, pixels].
+        image: image, uint8 [pixels, pixels].
         label: 1 if the dots are joined, else 0.
-        contours: the two long ones, then the distractors.
-        dots: their centres.
+        contours: the two long contours, then the distractors.
+        dots: centres of the two dots.
     """
 
     image: np.ndarray
@@ -48,21 +48,21 @@ class Drawing:
 
 @dataclass
 class PathfinderTask:
-    """A version of the task. Lengths are in pixels at every size of the image.
+    """Options of the task. Lengths are in pixels at every size of the image.
 
     Attributes:
-        dashes: of each of the two long contours, at `base` pixels.
-        distractors: shorter contours, at `base` pixels.
-        distractor_dashes: of each distractor, at `base` pixels.
-        base: size that the three numbers above are meant for. An image of s times the size has contours of s times
-            the dashes, and s times the distractors. 0: the numbers hold at every size.
+        dashes: number of dashes in each of the two long contours, at `base` pixels.
+        distractors: number of shorter contours, at `base` pixels.
+        distractor_dashes: number of dashes in each distractor, at `base` pixels.
+        base: side of the image in pixels for the three numbers above. An image of s times the side has s times the
+            dashes in contours, and s times the distractors. With 0 the numbers hold at every size.
         dash: length of a dash.
-        gap: between dashes of a contour.
-        thickness: of a dash.
-        margin: free pixels at least between contours.
-        turn: largest angle in degrees between a dash and the next.
+        gap: distance between consecutive dashes of a contour.
+        thickness: thickness of a dash.
+        margin: least distance between contours.
+        turn: largest angle in degrees between consecutive dashes.
         dot: radius of the two dots.
-        brightness: of dashes, 1 to 255; dots have 255.
+        brightness: grey level of dashes, 1 to 255; dots have 255.
     """
 
     name: ClassVar[str] = "pathfinder"
@@ -106,7 +106,7 @@ class PathfinderTask:
         self._style = Style(self.dash, self.gap, self.thickness, self.margin, self.turn, self.dot, self.brightness)
 
     def counts(self, pixels: int) -> tuple[int, int, int]:
-        """Return dashes of a contour, distractors, and dashes of a distractor, for a size of the image."""
+        """Return the numbers of dashes, distractors and distractor dashes for a side of the image in pixels."""
         scale = pixels / self.base if self.base else 1.0
         return (
             max(2, round(self.dashes * scale)),
@@ -115,7 +115,7 @@ class PathfinderTask:
         )
 
     def check_size(self, pixels: int) -> None:
-        """Raise a ValueError where the contours have no room in an image of so many pixels a side."""
+        """Raise a ValueError for a side in pixels that has no room for the contours."""
         dashes, distractors, short = self.counts(pixels)
         room = max(pixels - 2 * self._style.edge, 0.0) ** 2
         wanted = (2 * dashes + distractors * short) * (self.dash + self.gap) * (self.thickness + self.margin)
@@ -127,10 +127,10 @@ class PathfinderTask:
             )
 
     def draw(self, pixels: int, seed: int) -> Drawing:
-        """Return an image and how it was made: a function of (task, pixels, seed) alone.
+        """Return an image with its ground truth, which depends only on (task, pixels, seed).
 
         Raises:
-            ValueError: contours that find no room.
+            ValueError: no room for the contours.
         """
         uniform = random.Random(seed).random
         dashes, distractors, short = self.counts(pixels)
@@ -151,7 +151,7 @@ class PathfinderTask:
         )
 
     def _grow(self, canvas: Canvas, count: int, dashes: int, dots: bool, uniform: Random) -> list[Contour]:
-        """Return so many contours, or fewer where there is no room for more."""
+        """Return `count` contours, or fewer where there is no room."""
         found = list[Contour]()
         for _ in range(20 * count):
             if len(found) == count:
@@ -163,7 +163,7 @@ class PathfinderTask:
         return found
 
     def _matched(self, contours: list[Contour], pixels: int) -> list[tuple[tuple[Point, Point], tuple[Point, Point]]]:
-        """Return pairs of places for the dots, apart and joined, in which the dots are about as far from each other."""
+        """Return pairs of positions of the dots, apart and joined, with about the same distance between the dots."""
         (a, b), (c, d) = contours[0].ends, contours[1].ends
         least, tolerance = 2 * self.dot + 1, TOLERANCE * pixels
         far = {pair: math.dist(*pair) for pair in [(a, b), (c, d), *itertools.product((a, b), (c, d))]}
@@ -179,5 +179,5 @@ class PathfinderTask:
         return torch.from_numpy(drawing.image)[None], drawing.label
 
     def majority_accuracy(self) -> float:
-        """Return 1/2: the label is drawn as a fair coin."""
+        """Return 1/2, since both labels have equal probability."""
         return 0.5

@@ -1,4 +1,4 @@
-"""Sizes of images and videos in pixels, and views of videos, with their names."""
+"""Sizes of images and videos in pixels, and views of videos."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Size(tuple[int, ...]):
-    """Height and width of images in pixels: `168` where they are equal, else `96x128`; of videos `8x96x128`.
+    """Height and width of images in pixels, shown as `168` if equal, else `96x128`; of videos as `8x96x128`.
 
     Args:
         sides: height and width, or frames, height and width.
@@ -24,10 +24,10 @@ class Size(tuple[int, ...]):
 
     @classmethod
     def of(cls, value: int | str | Sequence[int]) -> Size:
-        """Return the size of 168, "168", "96x128" (height x width), [96, 128], or "8x96x128" (frames first).
+        """Return the size for 168, "168", "96x128" (height x width), [96, 128], or "8x96x128" (frames first).
 
         Raises:
-            ValueError: anything else, or a side of 0.
+            ValueError: another form, or a side of 0.
         """
         if not isinstance(value, str):
             sides = tuple(value) if isinstance(value, Iterable) else (value, value)
@@ -64,16 +64,16 @@ class Size(tuple[int, ...]):
 
     @property
     def side(self) -> float:
-        """The side of the square, or of the cube, of as many pixels."""
+        """The side of the square, or cube, with the same number of pixels."""
         return float(math.prod(self) ** (1 / len(self)))
 
 
 class Views(NamedTuple):
-    """How many views of a video are taken, `5x3`; their mean is one answer.
+    """Number of views of a video, shown as `5x3`; the mean over them is one answer.
 
     Attributes:
-        segments: clips, each of other frames.
-        crops: of each clip, from one end of its longer side to the other.
+        segments: number of clips, each with other frames.
+        crops: number of crops of each clip, spread along its longer side.
     """
 
     segments: int = 1
@@ -81,10 +81,10 @@ class Views(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Views:
-        """Read `5x3`: segments x crops.
+        """Parse `5x3`: segments x crops.
 
         Raises:
-            ValueError: anything else.
+            ValueError: another form.
         """
         if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", text):
             raise ValueError(f"views are segments x crops of a video, like 5x3, not {text!r}.")
@@ -97,7 +97,7 @@ class Views(NamedTuple):
 
     @property
     def column(self) -> dict[str, str]:
-        """The column of a result that says so; none of a single view."""
+        """The column `views` of results; empty for a single view."""
         return {"views": str(self)} if self.total > 1 else {}
 
     def __str__(self) -> str:
@@ -108,12 +108,12 @@ ONE = Views()
 
 
 def ascending(sizes: Iterable[Size]) -> list[Size]:
-    """Return each size once, in the order of their numbers of pixels."""
+    """Return the distinct sizes in ascending order of their numbers of pixels."""
     return sorted(set(sizes), key=lambda size: (math.prod(size), size))
 
 
 def image_size(text: str) -> Size:
-    """Read a size of images in pixels from the command line, `168` or `96x128`."""
+    """Parse a size of images in pixels from the command line, `168` or `96x128`."""
     try:
         return Size.of(text)
     except ValueError as error:
@@ -121,7 +121,7 @@ def image_size(text: str) -> Size:
 
 
 def views_of(text: str) -> Views:
-    """Read views of videos from the command line, `5x3`."""
+    """Parse views of videos from the command line, `5x3`."""
     try:
         return Views.of(text)
     except ValueError as error:

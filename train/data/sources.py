@@ -1,4 +1,4 @@
-"""Sources of images: torchvision's datasets and folders of images, each with what its numbers mean."""
+"""Sources of images: torchvision's datasets, folders and others, with their channels, classes and normalisation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from train.data.generated import GeneratedTask
 from train.data.hub import hub_images, hub_validation, webdataset_images, webdataset_validation
 from train.data.videos import VideoFolders, video_folder
 
-# Sources of one's own may import these from here.
+# Custom sources may import this from here.
 from performer_string.images.reading import open_image as open_image  # isort: skip
 
 Build = Callable[[Path, bool, bool], VisionDataset]  # root, train, download
@@ -31,12 +31,12 @@ class Source:
     """A dataset by name.
 
     Attributes:
-        build: the training or the test set at a root.
-        where: what a user without the files has to do.
-        classes: how many there are, or None where the folder says.
-        channels, mean, std: of its images.
-        axes: 2 of images, and 3 of videos.
-        validation: the validation set at a root that has one beside its test set, and else None.
+        build: function of (root, train, download) that opens the training or the test set.
+        where: instructions for a user without the files.
+        classes: number of classes; None where the folder determines it.
+        channels, mean, std: number of channels of the images, and mean and standard deviation of each.
+        axes: number of axes, 2 for images and 3 for videos.
+        validation: function that opens the validation set at a root, None where there is none besides the test set.
     """
 
     build: Build
@@ -49,20 +49,20 @@ class Source:
     validation: Callable[[Path], Any] | None = None
 
     def in_grey(self) -> Source:
-        """Return the source with images of one channel."""
+        """Return the source with grey images of one channel."""
         if self.channels == 1:
             return self
         return replace(self, channels=1, mean=(grey_level(self.mean),), std=(grey_level(self.std),))
 
 
 def built_in(dataset: Callable[..., VisionDataset]) -> Build:
-    """Return the builder of a dataset of torchvision."""
+    """Return the `build` function for a dataset of torchvision."""
     return lambda root, train, download: dataset(str(root), train=train, download=download)
 
 
 def imagenette(root: Path, train: bool, download: bool) -> VisionDataset:
-    """Return Imagenette with images of 160 pixels."""
-    present = (root / "imagenette2-160").is_dir()  # torchvision refuses to download over it
+    """Return Imagenette with a shorter side of 160 pixels."""
+    present = (root / "imagenette2-160").is_dir()  # torchvision refuses to download into an existing folder
     return datasets.Imagenette(str(root), "train" if train else "val", size="160px", download=download and not present)
 
 
@@ -135,19 +135,19 @@ SOURCES: dict[str, Source] = {
 }
 
 
-LOCAL = (image_folder, video_folder, webdataset_images)  # that nothing can be downloaded for
+LOCAL = (image_folder, video_folder, webdataset_images)  # sources without a download
 
 
 def open_source(name: str, root: Path, train: bool, download: bool = False) -> VisionDataset:
     """Return the training or the test set of a source.
 
     Raises:
-        FileNotFoundError: its files are missing. It says which to get, from where, and where to put them.
+        FileNotFoundError: its files are missing; the message says what to get, from where, and where to put it.
     """
     source = SOURCES[name]
     try:
         return source.build(root, train, download)
-    except UnsplitFolderError:  # which says all there is to do
+    except UnsplitFolderError:  # its message is sufficient
         raise
     except (FileNotFoundError, RuntimeError, OSError) as error:
         place = "" if root.is_absolute() else f" in {Path.cwd()}"
@@ -160,8 +160,8 @@ def open_source(name: str, root: Path, train: bool, download: bool = False) -> V
 
 
 def download_source(name: str, root: Path) -> None:
-    """Get the files of a source that are missing at a root, with torchvision."""
-    if name != "hub":  # whose root may be a name, for which a folder would stand
+    """Download the missing files of a source to a root."""
+    if name != "hub":  # the root of `hub` may be a name, which a new folder would hide
         root.mkdir(parents=True, exist_ok=True)
     for train in (True, False):
         open_source(name, root, train, download=True)
@@ -170,7 +170,7 @@ def download_source(name: str, root: Path) -> None:
 def numbers_of(
     name: str, task: GeneratedTask | None, grey: bool
 ) -> tuple[int, int | None, tuple[float, ...], tuple[float, ...]]:
-    """Return channels, classes (None where a folder says), mean and standard deviation of a source's images."""
+    """Return the channels, classes (None if a folder determines them), mean and standard deviation of a source."""
     if task is not None:
         return task.in_channels, len(task.classes), *NORMALISATION[name]
     source = SOURCES[name].in_grey() if grey else SOURCES[name]

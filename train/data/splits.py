@@ -1,7 +1,7 @@
-"""Stored images: those to train on, to validate on (the source's own, or held out of the former), and to test on.
+"""Stored images, split into training, validation (the source's own, or held out of training) and test sets.
 
-A checkpoint says which images it was trained on. They are checked, so that nothing is validated on what it was trained
-on, and labels mean the same classes.
+A checkpoint stores a fingerprint of its training images. It is checked, so that a model is not validated on its own
+training images, and labels mean the same classes.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ log = logging.getLogger(__name__)
 
 
 class ImageSplits:
-    """Training, validation and test images of a source. Each set is opened when it is first asked for.
+    """Training, validation and test images of a source. Each set is opened on first use.
 
     Args:
-        source: a name in SOURCES.
-        root: where the files are.
-        val_fraction: share of the training images that is held out.
-        background: colour beneath transparent images of a folder.
-        test_fraction: share of a folder that is not split that is tested on; 0 for a folder that is.
-        val_split: validate on the source's own validation set where it has one beside its test set.
+        source: name in `SOURCES`.
+        root: folder of the files.
+        val_fraction: share of the training images to hold out for validation.
+        background: red, green and blue, 0 to 255, beneath transparent images of a folder.
+        test_fraction: share of an unsplit folder for the test set; 0 for a folder that is split.
+        val_split: whether to use the source's own validation set where it has one besides its test set.
     """
 
     def __init__(
@@ -46,51 +46,51 @@ class ImageSplits:
     ):
         self.source, self.root, self.val_fraction, self.background = source, root, val_fraction, background
         self.test_fraction, self.val_split = test_fraction, val_split
-        self.num_classes = SOURCES[source].classes or 0  # of a folder when one of its sets is open
-        self._classes: dict[str, list[str]] = {}  # by what has them
+        self.num_classes = SOURCES[source].classes or 0  # known for a folder when a set is open
+        self._classes: dict[str, list[str]] = {}  # by the name of the set
         self._trained: Mapping[str, Any] | None = None
 
     def check_checkpoint(self, state: Mapping[str, Any]) -> None:
-        """Check images, now or when they are opened, against those that a model was trained on.
+        """Check the images, now or when they are opened, against those that a model was trained on.
 
         Args:
-            state: of the model's data, as its checkpoint holds it.
+            state: state of the data module in the model's checkpoint.
 
         Raises:
-            ValueError: other classes, or other images would be held out.
+            ValueError: different classes, or different held-out images.
         """
         self._trained = state
-        if "classes" in state:  # not in those of old checkpoints, or of models trained elsewhere
+        if "classes" in state:  # missing in old checkpoints and in models trained elsewhere
             self.check_classes("the checkpoint", state["classes"])
         if self._train_is_open():
             self._check_held_out()
 
     def state(self) -> dict[str, Any]:
-        """Return the fingerprint of the training images, once they are open."""
+        """Return the fingerprint of the training images if they are open."""
         if not self._train_is_open():
             return {}
         own = {} if self.validation is None else {"val_files": len(self.validation)}
         return {**self.fingerprint, "val_split": self.validation is not None, **own}
 
     def open(self, name: Literal["train", "test"]) -> int:
-        """Open one of the sets, if it is not open yet, and return the number of classes; validation with training."""
+        """Open a set if it is not open yet (`train` with its validation set), and return the number of classes."""
         for each in (name,) if name == "test" else (name, "validation"):
             getattr(self, each)
         return self.num_classes
 
     @cached_property
     def train(self) -> Any:
-        """The dataset that is trained and validated on."""
+        """The dataset for training, and for validation where images are held out."""
         return self._open(train=True)
 
     @cached_property
     def test(self) -> Any:
-        """The dataset that is tested on."""
+        """The test dataset."""
         return self._open(train=False)
 
     @cached_property
     def validation(self) -> Any:
-        """The source's own validation set; None where it has none, or none is wanted."""
+        """The source's own validation set; None where it has none, or `val_split` is False."""
         build = SOURCES[self.source].validation
         if build is None or not self.val_split or self.test_fraction or not self.val_fraction:
             return None
@@ -104,7 +104,7 @@ class ImageSplits:
 
     @cached_property
     def parts(self) -> tuple[Tensor, Tensor]:
-        """Indices of the training images to train on, in one fixed random order, and of those that are held out."""
+        """Indices of the images to train on and of the held-out ones, in a fixed random order."""
         order = shuffled(len(self.train))
         if self.validation is not None:
             return order, order[:0]
@@ -113,7 +113,7 @@ class ImageSplits:
         return order[count:], order[:count]
 
     def _warn_of_lost_classes(self, indices: Tensor) -> None:
-        """Warn of classes none of whose images are trained on."""
+        """Warn of classes without training images."""
         if lost := classes_without(self.train, indices):
             log.warning(
                 f"all images of {first_of(lost)} are held out for validation, so that no model can learn "
@@ -121,18 +121,18 @@ class ImageSplits:
             )
 
     def train_labels(self) -> Tensor | None:
-        """Return the labels of the training images and those held out of them; None where they are not listed."""
+        """Return the labels of the training images, including held-out ones; None where they are not listed."""
         return labels_of(self.train)
 
     def train_indices(self, size: int = 0, fraction: float = 1.0) -> Tensor:
-        """Return which images are trained on.
+        """Return the indices of the images to train on.
 
         Args:
-            size: the first so many, 0 for all.
-            fraction: share of these, and of each class the same.
+            size: number of images, 0 for all.
+            fraction: share of these in each class, in (0, 1].
 
         Raises:
-            ValueError: fewer images than asked for, or a share of a source that lists no labels.
+            ValueError: fewer images than `size`, or a share of a source that lists no labels.
         """
         indices = self.parts[0]
         if size > len(indices):
@@ -150,7 +150,7 @@ class ImageSplits:
         return share_of_each_class(indices, labels[indices], fraction)
 
     def held_out(self, split: str) -> tuple[Any, Tensor]:
-        """Return a dataset, and the indices of its images of a split: `val` or `test`."""
+        """Return the dataset of a split, `val` or `test`, and the indices of its images."""
         if split == "val":
             self._check_held_out()
             if self.validation is not None:
@@ -160,11 +160,11 @@ class ImageSplits:
         return self.test, shuffled(len(self.test))
 
     def check_classes(self, name: str, classes: list[str]) -> None:
-        """Check that labels mean the same classes as those of every other set.
+        """Check that labels mean the same classes as in every other set.
 
         Args:
-            name: of the set or model, for messages.
-            classes: in the order of their labels.
+            name: name of the set or model, for messages.
+            classes: class names in the order of their labels.
         """
         for other, expected in self._classes.items():
             if expected != classes:
@@ -177,11 +177,11 @@ class ImageSplits:
         self._classes[name] = classes
 
     def _train_is_open(self) -> bool:
-        return "train" in self.__dict__  # where cached_property keeps it
+        return "train" in self.__dict__  # cached_property stores it there
 
     def _open(self, train: bool) -> Any:
         root = Path(self.root).expanduser()
-        elsewhere = self._trained is not None and not train and sets_in(root)  # images that were not trained on
+        elsewhere = self._trained is not None and not train and sets_in(root)  # no training images
         if self.test_fraction and not elsewhere:
             dataset: Any = split_folder(root, train, self.test_fraction)
         else:
@@ -189,7 +189,7 @@ class ImageSplits:
         return self._checked(dataset, "training" if train else "test")
 
     def _checked(self, dataset: Any, name: str) -> Any:
-        """Return a set of images with the background of all, whose classes are those of all other sets."""
+        """Set the background of a set of images, check its classes against all other sets, and return it."""
         if hasattr(dataset, "background"):
             dataset.background = self.background
         names = class_names(dataset)
@@ -205,9 +205,9 @@ class ImageSplits:
         return dataset
 
     def _check_test(self) -> None:
-        """Raise a ValueError where a model would be tested on images that it was trained or validated on."""
+        """Raise a ValueError where a model would be tested on its training or validation images."""
         folder = Path(getattr(self.test, "root", ""))
-        if self.test_fraction and folder == Path(self.root).expanduser():  # whose files both parts are drawn from
+        if self.test_fraction and folder == Path(self.root).expanduser():  # both parts come from this folder
             self._check_held_out()
         if self._trained is not None and self._trained.get("val_split") and folder.name == "val":
             raise ValueError(
@@ -216,7 +216,7 @@ class ImageSplits:
             )
 
     def _check_held_out(self) -> None:
-        """Raise a ValueError unless the training images are those of the checkpoint and split alike."""
+        """Raise a ValueError unless the training images are those of the checkpoint, with the same split."""
         trained = self._trained
         if trained is None:
             return

@@ -1,4 +1,4 @@
-"""Generated tasks by the name of their source. `ImageData` has a field of the same name for the options of each."""
+"""Generated tasks by the name of their source. `ImageData` has a field of the same name for each task's options."""
 
 from __future__ import annotations
 

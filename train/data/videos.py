@@ -1,4 +1,4 @@
-"""Videos in the folders of their classes, of which a model gets some frames. They are read by PyAV (FFmpeg)."""
+"""Videos in class folders, of which a model gets some frames. They are read by PyAV (FFmpeg)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def load_av() -> Any:
     """Return the package av.
 
     Raises:
-        OSError: it is not installed.
+        OSError: the package is not installed.
     """
     try:
         import av
@@ -31,11 +31,11 @@ def load_av() -> Any:
 
 @dataclass(frozen=True)
 class Video:
-    """A video file that can be read.
+    """A readable video file.
 
     Attributes:
-        path: of the file.
-        frames: how many there are.
+        path: path of the file.
+        frames: number of frames.
     """
 
     path: str
@@ -43,10 +43,10 @@ class Video:
 
     @classmethod
     def open(cls, path: str) -> Video:
-        """Return a video, whose frames are counted by its container or its packets, without decoding them.
+        """Return a video; its frames are counted from its container or packets, without decoding.
 
         Raises:
-            OSError: no file, or none with a picture.
+            OSError: a missing file, or one without a video stream.
         """
         av = load_av()
         try:
@@ -54,7 +54,7 @@ class Video:
                 if not container.streams.video:
                     raise OSError("it has no picture")
                 stream = container.streams.video[0]
-                # Some containers do not say how many frames they hold.
+                # Some containers do not store the number of frames.
                 frames = stream.frames or sum(packet.size > 0 for packet in container.demux(stream))
         except av.error.FFmpegError as error:
             raise OSError(f"{error}") from error
@@ -63,12 +63,12 @@ class Video:
         return cls(path, frames)
 
     def read(self, indices: Sequence[int]) -> Tensor:
-        """Return some frames as uint8 [T, 3, H, W], turned as the file says.
+        """Return some frames as uint8 [T, 3, H, W], rotated as the file specifies.
 
-        Only these frames are held in memory. Where a file ends early, its last frame stands for those that are missing.
+        Only these frames are held in memory. Where a file ends early, its last frame replaces the missing ones.
 
         Args:
-            indices: in ascending order, from 0 on; repetitions are allowed.
+            indices: indices of the frames in ascending order, from 0; repetitions are allowed.
 
         Raises:
             OSError: a frame that cannot be decoded.
@@ -93,36 +93,36 @@ class Video:
 
 
 class VideoFolders(ClassFolders):
-    """A folder of videos for each class, with the folders inside of it; rules for files are those of images."""
+    """A folder of videos for each class, searched recursively; rules for files are those of images."""
 
     endings = ENDINGS
     kind = "videos"
 
     def read(self, path: str) -> Any:
-        """Return a video whose frames are not decoded yet."""
+        """Return a video without decoding its frames."""
         return Video.open(path)
 
 
 class Frames:
-    """Transform of a `Video` to some of its frames, uint8 [T, 3, H, W].
+    """Transform from a `Video` to some of its frames, uint8 [T, 3, H, W].
 
-    Without a stride the video is cut into T equal parts, and a frame of each is taken: the middle one, or in training a
-    random one (arXiv:1608.00859, section 3.1). A short video repeats frames. With a stride they are that far apart,
-    from a random frame on in training, else in the middle of the video. A short video repeats its last frame.
+    Without a stride the video is split into T equal parts, and one frame of each is taken: the middle one, or a random
+    one in training (arXiv:1608.00859, section 3.1). A short video repeats frames. With a stride consecutive frames are
+    that far apart, from a random start in training, else centred in the video. A short video repeats its last frame.
 
     Args:
-        count: T.
-        random: whether frames are random, by torch's generator.
-        segments: S clips one after the other, [S * T, 3, H, W]: of the middle frames of S segments of each part, or
-            with a stride from S starts that lie evenly over the video.
-        stride: from a frame to the next; 0 for frames spread over the whole length.
+        count: number of frames T.
+        random: whether frames are random, from torch's generator.
+        segments: number S of consecutive clips in the result, [S * T, 3, H, W]: from the middle frames of S segments of
+            each part, or with a stride from S starts spread evenly over the video.
+        stride: distance between consecutive frames; 0 for frames spread over the whole length.
     """
 
     def __init__(self, count: int, random: bool, segments: int = 1, stride: int = 0):
         self.count, self.random, self.segments, self.stride = count, random, segments, stride
 
     def places(self, total: int) -> Tensor:
-        """Return the frames of a video of so many, [S, T]."""
+        """Return the indices of the frames to take from a video of `total` frames, [S, T]."""
         frame = torch.arange(self.count)
         if not self.stride:
             within = torch.rand(self.count) if self.random else self.middles()
@@ -132,7 +132,7 @@ class Frames:
         return first + frame * self.stride
 
     def middles(self) -> Tensor:
-        """Return the middles of S equal parts of [0, 1], [S, 1]."""
+        """Return the centres of S equal parts of [0, 1], [S, 1]."""
         return (torch.arange(self.segments)[:, None] + 0.5) / self.segments
 
     def __call__(self, video: Video) -> Tensor:
@@ -141,10 +141,10 @@ class Frames:
 
 
 def time_behind_channels(frames: Tensor) -> Tensor:
-    """Return frames [T, C, H, W] as a model takes them, [C, T, H, W]."""
+    """Return frames [T, C, H, W] in the layout of a model, [C, T, H, W]."""
     return frames.transpose(0, 1)
 
 
 def video_folder(root: Path, train: bool, download: bool) -> ClassFolders:
-    """Return `root/train/CLASS/VIDEO` or `root/test/CLASS/VIDEO` (or `root/val`)."""
+    """Return the videos `root/train/CLASS/VIDEO` or `root/test/CLASS/VIDEO` (or `root/val`)."""
     return class_folders(root, train, download, VideoFolders)

@@ -1,4 +1,4 @@
-"""Several views of a video to test on: clips from segments of its time, and crops along its longer side."""
+"""Several views of a test video: clips from segments of its time, and crops along its longer side."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from train.data.sizes import Views
 
 
 class Crops:
-    """Transform of frames [S * T, C, H, W] to the views of a video, uint8 [V, C, T, *size].
+    """Transform from frames [S * T, C, H, W] to the views of a video, uint8 [V, C, T, *size].
 
-    Crops lie along the axis on which a frame is longer than the size asked for; a single one is the middle.
+    Crops are spread along the axis on which a frame is longer than `size`; a single crop is central.
 
     Args:
-        size: height and width.
-        views: how many.
+        size: height and width in pixels.
+        views: numbers of segments and crops.
     """
 
     def __init__(self, size: tuple[int, int], views: Views):
