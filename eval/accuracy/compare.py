@@ -6,11 +6,11 @@ options is read from `results/cache` in the run's folder; --fresh measures it ag
 
 Columns: `model`, `resolution` (pixels), `tokens`, `accuracy`, `low` and `high` (%), `images`, `split`,
 `majority baseline` (%), `trained at`, `loss` (cross-entropy), `reference`, `difference` with `difference low` and
-`difference high` (points of accuracy of all seeds), `parameters (M)`, `GMACs` and `peak MiB` (folded inference of one
-image), `training images/s` (median) and `training peak MiB` (as logged in training), `target` (% of --target) and
-`seconds to target` (of training until a validation at the training resolution reached it), `validations` (accuracy at
-the training resolution as step:%, in the first row of each model); with `--views` of videos `views`, of which loss and
-accuracy are. What was not recorded is empty.
+`difference high` (accuracy minus that of the reference in points, of all seeds), `parameters (M)`, `GMACs` and `peak
+MiB` (folded inference of one image), `training images/s` (median) and `training peak MiB` (as logged in training),
+`target` (% of --target) and `seconds to target` (of training until a validation at the training resolution reached it),
+`validations` (accuracy at the training resolution as step:%, in the first row of each model); with `--views` of videos
+`views`, of which loss and accuracy are. What was not recorded is empty.
 """
 
 from __future__ import annotations

@@ -62,18 +62,18 @@ def interval(row: Row) -> str:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Return the differences between models (the first minus the other), and the number of classes left out."""
+    """Return the differences between models (the later minus the first), and the number of classes left out."""
     said = []
     total = len({row["class"] for row in select(rows, part="class")}) - 1
     if total > MOST_SHOWN:
         said.append(f"The {MOST_SHOWN} classes of the lowest accuracy of {total}; the CSV file has all.")
     for row in select(rows, part="difference", **{"class": ALL_CLASSES}):
         one, other, images = row["model"], row["other"], row["images"]
-        points = 100 * (row["only model"] - row["only other"]) / images
+        points = 100 * (row["only other"] - row["only model"]) / images
         where = f"{row['resolution']} px, {images} {row['split']} images"
         said.append(
             f"{one} and {other} at {where}: both right {row['both right']}, only {one} {row['only model']}, "
-            f"only {other} {row['only other']}, neither {row['neither']}. Difference {points:+.1f} points; "
+            f"only {other} {row['only other']}, neither {row['neither']}. {other} - {one}: {points:+.1f} points; "
             f"McNemar's exact test: p = {row['p']:.3g}."
             f"{'' if row['only model'] or row['only other'] else ' They are right on the same images.'}"
         )

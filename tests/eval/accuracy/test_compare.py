@@ -52,7 +52,10 @@ def test_what_was_measured_is_read_again(tmp_path, measured, capsys):
         ("two", "one", "test"),
     ]
     assert float(rows[0]["difference"]) == 0
-    assert "reference" in capsys.readouterr().out
+    assert float(rows[1]["difference"]) == pytest.approx(
+        float(rows[1]["accuracy"]) - float(rows[0]["accuracy"]), abs=1e-3
+    )
+    assert "difference to one at 60 px" in capsys.readouterr().out
 
 
 def test_damaged_results_are_measured_again(tmp_path, measured):

@@ -87,6 +87,14 @@ def test_of_many_classes_the_worst_are_shown():
     assert len(plot(rows).axes[0].get_yticks()) == 30
 
 
+def test_a_difference_is_the_later_model_minus_the_first():
+    """`eval compare` has the same sign: its reference is the first model."""
+    counts = {"images": 100, "both right": 40, "only model": 9, "only other": 5, "neither": 46, "p": 0.424}
+    columns = {"part": "difference", "model": "k2", "other": "finer", "resolution": Size.of(32), "split": "test"}
+    (note,) = notes([{**dict.fromkeys(COLUMNS, ""), **columns, "class": ALL_CLASSES, **counts}])
+    assert "only k2 9, only finer 5, neither 46. finer - k2: -4.0 points; McNemar's" in note
+
+
 @pytest.mark.slow
 def test_two_models_at_two_resolutions(tmp_path, capsys):
     one, two = save(tmp_path / "one"), save(tmp_path / "two", replace(CONFIG, attention="softmax", pool="cls"))
