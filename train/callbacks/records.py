@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 
@@ -21,6 +22,7 @@ from train.callbacks.remaining import steps_per_epoch
 from train.callbacks.stopping import out_of_time
 from train.data.module import ImageData
 from train.runs.environment import code, machine, versions
+from train.runs.folder import COUNTED
 from train.runs.history import append_history
 from train.runs.loggers import MetricsCSV, RunTensorBoard
 
@@ -43,13 +45,38 @@ class FinalMetrics(Callback):
     def __init__(self, config: str, path: Path, program: str):
         self.config, self.path, self.program = config, path, program
         self.validated_at: int | None = None  # step
+        self.counted = 0  # images of this process
+        self.images: int | None = None  # of all processes in the last validation, which may be of a part
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.is_global_zero:
             self.path.unlink(missing_ok=True)  # of fewer steps: the run is not finished any more
 
+    def on_validation_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.counted = 0
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if dataloader_idx == 0:  # the training size; other sizes have the same images
+            self.counted += len(batch[0])
+
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.validated_at = trainer.global_step
+        counted = torch.tensor(self.counted, device=module.device)
+        self.images = int(trainer.strategy.reduce(counted, reduce_op="sum"))
+
+    def state_dict(self) -> dict[str, int]:
+        return {} if self.images is None else {"images": self.images}  # of the accuracy in best.ckpt
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.images = state_dict["images"]
 
     def complete(self, trainer: L.Trainer) -> bool:
         """Return whether the metrics are of the last step, or there are none."""
@@ -91,13 +118,13 @@ class FinalMetrics(Callback):
             if isinstance(logger, RunTensorBoard):
                 logger.log_hyperparams(hyper_parameters(trainer, module), metrics)
         if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            content = {"step": trainer.global_step, **metrics}
+            content |= {COUNTED: self.images} if metrics and self.images is not None else {}
             with write_aside(self.path) as partial:
-                partial.write_text(
-                    json.dumps({"step": trainer.global_step, **metrics}, indent=1) + "\n", encoding="utf-8"
-                )
+                partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
             sizes = {k.rpartition("_")[2]: v for k, v in metrics.items() if k.startswith("val/accuracy_")}
             at = ", ".join(f"{100 * accuracy:.1f} % at {size} px" for size, accuracy in sizes.items())
-            result = f"{at} on {validation_count(trainer)}validation images" if at else "done"
+            result = f"{at} on {self.images} validation images" if at else "done"
             curves = [f" Metrics: {each.path}" for each in trainer.loggers if isinstance(each, MetricsCSV)]
             rank_zero_info(f"{self.path.parent}: {result}, step {trainer.global_step}.{''.join(curves)}")
 
@@ -116,12 +143,6 @@ def longer(trainer: L.Trainer) -> str:
     if 0 < trainer.max_steps < more * per_epoch < math.inf:
         options.append(f"--trainer.max_steps {more * per_epoch:.0f}")
     return " ".join(options)
-
-
-def validation_count(trainer: L.Trainer) -> str:
-    """Return how many images a validation has, and a space; nothing where a limit cuts it."""
-    data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
-    return f"{len(data.held_out('val', data.size))} " if trainer.limit_val_batches == 1.0 else ""  # type: ignore[arg-type]
 
 
 def hyper_parameters(trainer: L.Trainer, module: L.LightningModule) -> dict[str, Any]:

@@ -18,6 +18,7 @@ LOCK = "lock"  # held by the process that trains a run
 LOCK_VARIABLE = "PERFORMER_STRING_LOCK"  # in the environment of a run that a sweep trains: the lock that it holds
 HISTORY = "history.jsonl"  # of the processes that have trained a run
 METRICS = "metrics.json"  # of validation at the end; without it a run is not finished
+COUNTED = "val/images"  # in it, how many images the last validation counted
 CURVES = "metrics.csv"  # every metric of a run, a row for each step
 SECONDS = "seconds"  # of training, without the pauses between an interruption and the next `resume`
 OUT_OF_TIME = 75  # exit status of a training that may be resumed: os.EX_TEMPFAIL, where a system has it

@@ -14,7 +14,7 @@ from performer_string.utils.files import read_json
 from train.data.tasks import TASKS
 from train.intervals import accuracy_percent
 from train.runs.environment import ROOT
-from train.runs.folder import BEST, CHECKPOINTS, CONFIG, HISTORY, METRICS
+from train.runs.folder import BEST, CHECKPOINTS, CONFIG, COUNTED, HISTORY, METRICS
 from train.runs.history import read_history
 from train.utils.yaml_file import read_yaml
 
@@ -148,7 +148,7 @@ def training_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def held_out_images(content: Mapping[str, Any]) -> int | None:
-    """Return how many images a run was validated on, as far as its checkpoint says."""
+    """Return how many images a run holds out for validation, as far as its checkpoint says."""
     data = content["ImageData"]
     if data["config"]["source"] in TASKS:
         return int(data["config"]["val_size"])
@@ -167,15 +167,17 @@ def validation_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) 
         return [] if checkpoint.name == BEST else dense_metrics(run, sizes)
     if checkpoint.name == BEST:
         # A user's own ModelCheckpoint, of a loss perhaps, may stand before ours.
-        states = (content.get("callbacks") or {}).values()
+        states = list((content.get("callbacks") or {}).values())
         ours = [state for state in states if state.get("monitor", "val/accuracy") == "val/accuracy"]
         scores = [state["best_model_score"] for state in ours if state.get("best_model_score") is not None]
+        counted = next((state["images"] for state in states if "images" in state), None)
         shares = {sizes[0]: float(scores[0])} if scores else {}
     else:
         path = run / METRICS
         saved = read_json(path) if path.is_file() else {}
         shares = {size: saved[name] for size in sizes if (name := f"val/accuracy_{size}") in saved}
-    total = held_out_images(content)
+        counted = saved.get(COUNTED)
+    total = held_out_images(content) if counted is None else counted  # of runs that did not count, all
     return [{"split": "val", "resolution": size, **accuracy(share, total)} for size, share in shares.items()]
 
 
