@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -14,6 +15,8 @@ from performer_string.models.config import Pool, ViTConfig, patch_and_image
 from performer_string.models.intermediate import block_outputs, places_of
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.vit import ViT
+
+log = logging.getLogger(__name__)
 
 POOLS = {"avg": "mean", "token": "cls", "map": "map"}  # timm's names of poolings, and those of this library
 WITH_PREVIOUS = 99999  # timm's number for parameters that join the group before them
@@ -30,6 +33,12 @@ def pool_of(global_pool: str) -> str:
         names = ", ".join([*POOLS, *(each for each in get_args(Pool) if each not in POOLS.values())])
         raise ValueError(f"global_pool has to be one of {names}, or '' for no pooling, not {global_pool!r}.")
     return name
+
+
+def own_weights(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return weights under the names of a ViT, which have the prefix `vit.` in a checkpoint of `python -m train`."""
+    inside = {name.removeprefix("vit."): x for name, x in state_dict.items() if name.startswith("vit.")}
+    return inside or dict(state_dict)
 
 
 class TimmViT(ViT):
@@ -78,6 +87,16 @@ class TimmViT(ViT):
         known |= {"input_size": (self.in_chans, *size), "interpolation": "bilinear"}
         described = vars(self).get("pretrained_cfg") or PretrainedCfg().to_dict()
         self.pretrained_cfg = self.default_cfg = {**described, **known, "label_names": value.classes or None}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *arguments: Any, **options: Any) -> Any:
+        """Load weights, also those of a run, as `checkpoint_path` of `timm.create_model` gives them."""
+        weights = own_weights(state_dict)
+        if weights.keys() != state_dict.keys():
+            log.warning(
+                "these weights of a run come without mean and std of its images: pretrained=True, "
+                'pretrained_cfg_overlay={"file": FILE} of timm.create_model takes them too.'
+            )
+        return super().load_state_dict(weights, *arguments, **options)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False, patch_mask: Tensor | None = None) -> Tensor:
         """Pool the tokens of `forward_features` where the model pools, apply dropout and classify."""

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from performer_string.models.config import VARIANTS, ViTConfig
 from performer_string.models.field_names import FIELD_OF
-from performer_string.timm.model import TimmViT, pool_of
+from performer_string.timm.model import TimmViT, own_weights, pool_of
+from performer_string.timm.trained import describe, read_file
 from performer_string.utils.registry import nearest
 
 MODELS = {f"performer_string_{variant}_patch16_224": variant for variant in VARIANTS}
@@ -78,22 +79,28 @@ def build(variant: str, drop_rate: float = 0.0, global_pool: str = "avg", **argu
 
 def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: TimmViT) -> dict[str, Tensor]:
     """Return the weights of a checkpoint of `python -m train`, or of a ViT, under the names of the model."""
-    inside = {name.removeprefix("vit."): x for name, x in state_dict.items() if name.startswith("vit.")}
-    return inside or state_dict
+    return own_weights(state_dict)
 
 
 def register(name: str, variant: str) -> None:
     """Register a model with timm."""
 
-    def create(pretrained: bool = False, **kwargs: Any) -> Any:
-        return build_model_with_cfg(
+    def create(pretrained: bool = False, pretrained_cfg_overlay: Any = None, **kwargs: Any) -> Any:
+        overlay, content = pretrained_cfg_overlay or {}, dict[str, Any]()
+        if pretrained and overlay.get("file"):
+            pretrained_cfg_overlay, content = read_file(overlay)
+        model = build_model_with_cfg(
             lambda **arguments: build(variant, **arguments),
             name,
             pretrained,
+            pretrained_cfg_overlay=pretrained_cfg_overlay,
             pretrained_filter_fn=checkpoint_filter_fn,
             feature_cfg={"out_indices": 3, "feature_cls": "getter"},
             **kwargs,
         )
+        if content:
+            describe(model if isinstance(model, TimmViT) else model.model, content, overlay)
+        return model
 
     create.__name__, create.__module__ = name, __name__
     create.__doc__ = f"Return the ViT of variant {variant} with patches of 16 pixels. Arguments: `build_config`."

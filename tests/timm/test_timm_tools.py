@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -108,6 +108,50 @@ def test_weights_of_a_run(tmp_path):
     other = create(pretrained=True, pretrained_cfg_overlay=file, num_classes=9).eval()
     assert torch.equal(other.forward_features(x), source.forward_features(x))
     assert other(x).shape == (2, 9)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run's folder, with a model of five classes and the normalisation of its images."""
+    source = ViT(create().config).eval()
+    data = {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "classes": list("abcde"), "background": [1, 2, 3]}
+    weights = {f"vit.{name}": value for name, value in source.state_dict().items()}
+    content = {"state_dict": weights, "hyper_parameters": {"vit": asdict(source.config)}, "preprocessing": data}
+    (tmp_path / "checkpoints").mkdir()
+    torch.save(content, tmp_path / "checkpoints" / "last.ckpt")
+    return tmp_path
+
+
+def test_a_run_brings_its_head_and_its_normalisation(run, caplog):
+    """The registry's 1000 classes and mean of ImageNet are not those of the file, and timm would drop the head."""
+    source, x = ViT.from_checkpoint(run), images()
+    for file in (run, run / "checkpoints" / "last.ckpt"):
+        model = create(pretrained=True, pretrained_cfg_overlay={"file": str(file)}).eval()
+        assert torch.equal(model(x), source(x))
+        assert model.preprocessing == source.preprocessing
+    data = timm.data.resolve_model_data_config(model)
+    assert (data["mean"], data["std"], data["input_size"]) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), (3, 32, 32))
+    assert create(pretrained=True, pretrained_cfg_overlay={"file": str(run)}, num_classes=None).num_classes == 5
+    backbone = create(pretrained=True, pretrained_cfg_overlay={"file": str(run)}, features_only=True)
+    assert backbone.pretrained_cfg["mean"] == (0.1, 0.2, 0.3)
+    own = create(pretrained=True, pretrained_cfg_overlay={"file": str(run), "mean": (0.5, 0.5, 0.5)}, num_classes=3)
+    assert own.preprocessing == replace(source.preprocessing, mean=(0.5, 0.5, 0.5), classes=())
+    assert not caplog.text
+    create(pretrained=True, pretrained_cfg_overlay={"file": str(run)}, positions="interpolate")
+    assert "has other fields" in caplog.text
+    assert "positions='interpolate' and not 'extrapolate'" in caplog.text
+
+
+def test_a_run_that_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no checkpoint .*last\.ckpt"):
+        create(pretrained=True, pretrained_cfg_overlay={"file": str(tmp_path / "last.ckpt")})
+
+
+def test_the_checkpoint_path_of_timm_takes_the_weights_of_a_run(run, caplog):
+    source, x = ViT.from_checkpoint(run), images()
+    model = create(checkpoint_path=str(run / "checkpoints" / "last.ckpt")).eval()
+    assert torch.equal(model(x), source(x))
+    assert "come without mean and std" in caplog.text
 
 
 def test_preprocessing_is_that_of_timm_in_both_directions(tmp_path):

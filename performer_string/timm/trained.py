@@ -1,0 +1,77 @@
+"""What a file of `python -m train`, or of `save_pretrained`, says of a model of timm's registry that starts from it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from performer_string.models.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
+from performer_string.models.config import ViTConfig
+from performer_string.models.preprocessing import Preprocessing
+from performer_string.timm.model import TimmViT
+
+log = logging.getLogger(__name__)
+
+# Fields that may differ from the file's: they change no output, or are checked by the shapes of weights.
+FREE = {"variant", "patch_size", "num_classes", "image_size", "position_grid", "seed", "drop_path", "dropout"}
+
+
+def read_file(overlay: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return timm's `pretrained_cfg_overlay` with what its file says, and the content of the file.
+
+    Args:
+        overlay: overlay with the entry `file`: a checkpoint, the folder of a run, or a published model. Its other
+            entries take precedence over the file.
+
+    Returns:
+        The overlay with the number of classes, mean and standard deviation of the file, and the content. A file of
+        another kind, as timm's own `CheckpointSaver` writes it, has no content.
+
+    Raises:
+        CheckpointError: there is no such file.
+    """
+    path = find_checkpoint(overlay["file"])
+    try:
+        content = read_checkpoint(path)
+    except CheckpointError:
+        if not Path(path).is_file():
+            raise
+        return dict(overlay), {}
+    known: dict[str, Any] = {}
+    if saved := content["hyper_parameters"].get("vit"):
+        known["num_classes"] = ViTConfig.of_checkpoint(saved).num_classes
+    if preprocessing := Preprocessing.of_checkpoint(content):
+        known |= {"mean": preprocessing.mean, "std": preprocessing.std}
+    return {**known, **overlay, "file": str(path)}, content
+
+
+def describe(model: TimmViT, content: Mapping[str, Any], overlay: Mapping[str, Any]) -> None:
+    """Give a model the preprocessing of the file that it started from, and warn of fields that differ.
+
+    Args:
+        model: model with the weights of the file.
+        content: of the file.
+        overlay: overlay of the user, whose mean and standard deviation take precedence.
+    """
+    saved = content["hyper_parameters"].get("vit")
+    before = None if saved is None else ViTConfig.of_checkpoint(saved)
+    preprocessing = Preprocessing.of_checkpoint(content)
+    if preprocessing is not None:
+        given = {name: overlay[name] for name in ("mean", "std") if name in overlay}
+        if before is None or before.num_classes != model.num_classes:
+            given["classes"] = ()  # the head is new
+        model.preprocessing = replace(preprocessing, **given)
+    if before is not None:
+        own, other = asdict(model.config), asdict(before)
+        wrong = [f"{name}={own[name]!r} and not {other[name]!r}" for name in own if own[name] != other[name]]
+        wrong = [each for each in wrong if each.partition("=")[0] not in FREE]
+        if wrong:
+            log.warning(
+                "the model has other fields than that of %s: %s. Give timm.create_model the fields of the file, or "
+                "train on.",
+                overlay["file"],
+                "; ".join(wrong),
+            )
