@@ -1,4 +1,4 @@
-"""Accumulated gradients: a last window of fewer batches counts as any other, and resumed epochs keep their schedule."""
+"""Gradient accumulation: correct scale of a shorter last window, and the right schedule in resumed epochs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from torch.optim import Optimizer
 
 
 class LastWindow(Callback):
-    """Make the gradient of an epoch's last window the mean over its batches, where they are fewer than in others.
+    """Make the gradient of an epoch's last accumulation window the mean over its batches, where it is shorter.
 
-    Lightning divides every loss by `accumulate_grad_batches`, so that the gradient of k batches would be k over that
-    many times too small.
+    Lightning divides every loss by `accumulate_grad_batches`, so that the gradient of fewer batches would be too small.
     """
 
     def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: Optimizer) -> None:
         batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % trainer.accumulate_grad_batches
-        if batches == 0:  # a whole window
+        if batches == 0:  # a full window
             return
         for weight in module.parameters():
             if weight.grad is not None:
@@ -24,7 +23,7 @@ class LastWindow(Callback):
 
 
 class KeepAccumulation(Callback):
-    """Set the accumulation of `GradientAccumulationScheduler` in an epoch that is resumed, where Lightning does not."""
+    """Apply `GradientAccumulationScheduler` in a resumed epoch, where Lightning does not."""
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         for callback in trainer.callbacks:  # type: ignore[attr-defined]

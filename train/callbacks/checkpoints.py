@@ -1,4 +1,4 @@
-"""Checkpoints of a run, and what makes a resumed run the same one: the best, the last, seeds of steps."""
+"""Best and last checkpoints of a run, and callbacks that make a resumed run equal to an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from train.utils.seeds import seed_others
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Write checkpoints beside their place and rename them, so that each is whole or not there; read them without code.
+    """Write checkpoints under a temporary name and rename them, so that none is partial; read them without code.
 
-    Lightning's go through the folder for temporary files. Where that is another file system they are copied from there
-    over the one before.
+    Lightning writes to the folder for temporary files. If that is another file system, it then copies them over the
+    previous checkpoint, which is not atomic.
     """
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
-        """Return the content of a checkpoint, of which nothing is run (`weights_only=True`)."""
+        """Return the content of a checkpoint, without running code in it (`weights_only=True`)."""
         return super().load_checkpoint(path, map_location, weights_only=True)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
@@ -43,25 +43,25 @@ class AtomicCheckpoints(TorchCheckpointIO):
             if not any(words in str(error) for words in ("inline_container", "iostream error")):
                 raise
             text = "could not be written, as on a full disk; the checkpoint before it, if there was one, is still there"
-            raise OSError(errno.ENOSPC, text, str(path)) from error  # torch's writer of files says nothing of disks
+            raise OSError(errno.ENOSPC, text, str(path)) from error  # torch's error does not mention the disk
 
 
 class MovableCheckpoint(ModelCheckpoint):
-    """Keep the best model of a run as `best.ckpt`, also after its folder was moved or copied.
+    """Keep the best model of a run as `best.ckpt`, even after the run's folder was moved or copied.
 
-    Lightning's `ModelCheckpoint` forgets it then, so that the next model, however bad, would replace it. A run in a new
-    folder, which has none, begins anew.
+    Lightning's `ModelCheckpoint` would forget it, so that the next model would replace it in any case. A run in a new
+    folder without `best.ckpt` starts from none.
 
     Args:
-        directory: of the file.
-        monitor: what the best model has most of.
+        directory: folder of the file.
+        monitor: name of the metric that is highest for the best model.
     """
 
     def __init__(self, directory: Path, monitor: str = "val/accuracy"):
         super().__init__(directory, "best", monitor, mode="max", enable_version_counter=False)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.limit_val_batches != 0:  # else no model is known to be better than another
+        if trainer.limit_val_batches != 0:  # models cannot be compared without validation
             super().on_train_epoch_end(trainer, pl_module)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -76,9 +76,9 @@ class MovableCheckpoint(ModelCheckpoint):
 
 
 def check_finite_weights(trainer: L.Trainer) -> None:
-    """Raise an error where a weight is not finite, before a checkpoint of it replaces a good one.
+    """Raise an error where a weight is not finite, before its checkpoint replaces a good one.
 
-    A loss can be finite whose gradient is not. The loss of the next step would show it, too late for a save in between.
+    A finite loss may have a gradient that is not finite. The next step's loss would show it, but a save may come first.
     """
     for name, weight in trainer.lightning_module.named_parameters():
         if not torch.isfinite(whole(weight)).all():
@@ -89,18 +89,18 @@ def check_finite_weights(trainer: L.Trainer) -> None:
 
 
 class LastCheckpoint(Checkpoint):
-    """Save `last.ckpt` every so many steps, at the end of each epoch, and at the end of the training.
+    """Save `last.ckpt` every `every` steps, at the end of each epoch, and at the end of the training.
 
-    A resumed run goes on from it as this one would:
+    A resumed run continues from it exactly:
 
-    - It is saved between whole windows of accumulated gradients, which are not saved.
-    - Right before a validation, which would be left out, it is put off by one step.
-    - In an epoch that `max_steps` ends it is saved after the validation, since Lightning counts that epoch as a whole
-      one afterwards.
+    - It is saved between full windows of accumulated gradients, which are not saved.
+    - Right before a validation it is postponed by one step, since a resumed run would skip that validation.
+    - In an epoch that `max_steps` ends, it is saved after the validation, since Lightning counts that epoch as complete
+      afterwards.
 
     Args:
-        directory: of the file.
-        every: steps, 0 for none but those at ends.
+        directory: folder of the file.
+        every: number of steps between saves; 0 saves only at the ends of epochs and of the training.
     """
 
     def __init__(self, directory: Path, every: int):
@@ -119,12 +119,12 @@ class LastCheckpoint(Checkpoint):
     ) -> None:
         due = self.every > 0 and trainer.global_step // self.every > self.saved // self.every
         validated_next = bool(trainer.enable_validation) and validation_due(trainer, batch_idx)
-        due = due and not trainer.is_last_batch  # the epoch's end is next, and Lightning's counters are whole there
+        due = due and not trainer.is_last_batch  # the epoch's end is next, with consistent counters
         if (due or ends_within(trainer)) and whole_window(trainer, batch_idx) and not validated_next:
             self.save(trainer)
 
     def on_validation_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if trainer.state.fn == TrainerFn.FITTING:  # the best checkpoint is chosen by what follows
+        if trainer.state.fn == TrainerFn.FITTING:  # this validation chooses the best checkpoint
             check_finite_weights(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -143,10 +143,10 @@ class LastCheckpoint(Checkpoint):
 
 
 class StepSeed(Callback):
-    """Draw random numbers of a step (mixup, stochastic depth) from (seed, step, rank) alone, by torch, numpy or Python.
+    """Seed torch, numpy and Python at each step by (seed, step, rank), for mixup or stochastic depth.
 
-    The order of the data and the random features are such functions too. So a resumed run needs no saved random state
-    to end with the same weights as one that was not stopped.
+    The order of the data and the random features have such seeds too. So a resumed run ends with the same weights as an
+    uninterrupted one, without a saved random state.
     """
 
     def __init__(self, seed: int):
@@ -160,7 +160,7 @@ class StepSeed(Callback):
 
 
 class WholeEpochs(Callback):
-    """Let a run that is resumed from the end of an epoch go on with the next one."""
+    """Let a run that is resumed from the end of an epoch continue with the next epoch."""
 
     def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         count_whole_epochs(trainer)

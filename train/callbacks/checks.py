@@ -1,4 +1,4 @@
-"""Checks of a run: the model fits the data, one process trains it, and errors show where they come from."""
+"""Checks of a run: the model fits the data, only one process trains it, and errors have a traceback."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class CheckData(Callback):
         data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
         data.setup(stage)
         if stage == "fit":
-            check_test_classes(data)  # before the number of classes, which depends on the set that is counted
+            check_test_classes(data)  # before the number of classes, which depends on the set
         self.check(data, module)
         if stage == "fit":
             warn_of_validation(data)
 
     def check(self, data: ImageData, module: L.LightningModule) -> None:
-        """Raise a ValueError where the model does not fit the data, which are set up."""
+        """Raise a ValueError where the model does not fit the data after `setup`."""
         config = module.vit.config  # type: ignore[union-attr]
         for name in ("head", "num_classes", "in_channels"):
             of_model, of_data = getattr(config, name), getattr(data, name)
@@ -50,12 +50,12 @@ class CheckData(Callback):
 
 
 class LockRun(Callback):
-    """Let one process at a time train a run: two would write the same checkpoints and curves.
+    """Lock a run, since two processes would write the same checkpoints and metrics.
 
-    A sweep holds the lock of each run that it trains, and says so in the environment.
+    A sweep holds the locks of its runs, and passes that on in an environment variable.
 
     Args:
-        run: its folder.
+        run: folder of the run.
     """
 
     def __init__(self, run: Path):
@@ -83,9 +83,9 @@ class LockRun(Callback):
 
 
 class ShowTraceback(Callback):
-    """Print where a ValueError amid training comes from, before the command line makes one line of it.
+    """Print the traceback of a ValueError during training, before the command line reduces it to one line.
 
-    An image that cannot be read is named in the message, which is all that there is to say.
+    Errors for unreadable images are left out, since their message names the image.
     """
 
     def __init__(self) -> None:

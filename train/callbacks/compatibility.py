@@ -1,4 +1,4 @@
-"""Lightning's callbacks and strategies beside a training that resumes exactly: put right here, or refused by name."""
+"""Lightning's callbacks and strategies that would prevent an exact resume: corrected here, or rejected by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STRATEGIES = ("spawn", "fork", "notebook")
 
 
 def check_callbacks(callbacks: Iterable[Callback], ema: float) -> None:
-    """Raise a ValueError for a callback that would make a resumed run another one, or that does not go with `--ema`."""
+    """Raise a ValueError for a callback that would change a resumed run, or that is incompatible with `--ema`."""
     for callback in callbacks:
         name = type(callback).__name__
         for refused, reason in REFUSED.items():
@@ -32,7 +32,7 @@ def check_callbacks(callbacks: Iterable[Callback], ema: float) -> None:
 
 
 def check_strategy(strategy: Any) -> None:
-    """Raise a ValueError for a strategy whose processes start from copies of this one."""
+    """Raise a ValueError for a strategy that forks or spawns its processes."""
     if isinstance(strategy, str) and any(word in strategy for word in STRATEGIES):
         raise ValueError(
             f"--trainer.strategy {strategy} starts processes from copies of this one, which hold its locks and files: "
@@ -41,11 +41,11 @@ def check_strategy(strategy: Any) -> None:
 
 
 class DropEarlyDecisions(Callback):
-    """Drop a decision to stop before `min_epochs` or `min_steps`, where Lightning trains on.
+    """Drop a decision to stop before `min_epochs` or `min_steps`.
 
-    It would keep it until then, whatever comes in between, and forget it in a run that is resumed. `EarlyStopping`
-    decides anew after each validation.
+    Lightning would keep it until then, but lose it in a resumed run. `EarlyStopping` decides again after each
+    validation.
     """
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
-        trainer.should_stop = False  # or there would be no further batch
+        trainer.should_stop = False  # otherwise there would be no further batch

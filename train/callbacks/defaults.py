@@ -1,4 +1,4 @@
-"""Callbacks that a run has beside those of its configuration."""
+"""Callbacks that every run has besides those of its configuration."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from train.trainer.sharding import NAME
 
 
 def data_callbacks(config: Any) -> list[Callback]:
-    """Return the callbacks of every command that come first: those of data and random numbers."""
+    """Return the first callbacks of every command, for data and random numbers."""
     return [CheckData(), WholeEpochs(), StepSeed(int(config.seed_everything))]
 
 
 def clock_callbacks(asked: Mapping[str, Any], own: list[Callback]) -> list[Callback]:
-    """Return the callbacks of every command that stop it in time and show its progress.
+    """Return the callbacks of every command that limit its time and show its progress.
 
     Args:
-        asked: arguments of the trainer in its configuration.
-        own: the configuration's callbacks.
+        asked: trainer arguments in the configuration.
+        own: callbacks in the configuration.
     """
     callbacks: list[Callback] = [] if asked["max_time"] is None else [JobTimer(asked["max_time"])]
     if asked["enable_progress_bar"] is not False and not any(isinstance(each, ProgressBar) for each in own):
@@ -44,17 +44,17 @@ def clock_callbacks(asked: Mapping[str, Any], own: list[Callback]) -> list[Callb
 def training_callbacks(
     config: Any, asked: Mapping[str, Any], own: list[Callback], program: str, dumped: str, typed: str, expanded: str
 ) -> list[Callback]:
-    """Return the callbacks of a training that act before those of its configuration.
+    """Return the callbacks of a training that come before those of its configuration.
 
     Args:
-        config: of the command.
-        asked, own: as of `clock_callbacks`.
-        program: that continues a run, for messages.
-        dumped: the configuration as text.
-        typed, expanded: the command as it was typed, and with what it stands for.
+        config: configuration of the command.
+        asked, own: trainer arguments and callbacks, as in `clock_callbacks`.
+        program: command that resumes a run, for messages.
+        dumped: configuration as text.
+        typed, expanded: command as typed, and with its abbreviations expanded.
 
     Raises:
-        ValueError: a callback or a strategy that a training cannot have.
+        ValueError: an unsupported callback or strategy.
     """
     run = Path(config.run_dir)
     check_callbacks(own, config.ema)
@@ -70,11 +70,11 @@ def training_callbacks(
 
 
 def saving_callbacks(config: Any, asked: Mapping[str, Any], plugins: list[Any], program: str) -> list[Callback]:
-    """Return the callbacks of a training that save: after those of its configuration have taken the step.
+    """Return the callbacks that save a training, which come after those of its configuration.
 
     Args:
-        config, asked, program: as of `training_callbacks`.
-        plugins: the configuration's.
+        config, asked, program: arguments as in `training_callbacks`.
+        plugins: plugins in the configuration.
     """
     folder, warning = Path(config.run_dir) / CHECKPOINTS, slurm.requeue_signal(plugins)
     if asked["enable_checkpointing"] is False:

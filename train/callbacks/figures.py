@@ -1,4 +1,4 @@
-"""Figures of what a model has learned, for TensorBoard, after each validation."""
+"""Log figures of a model's attention, frequencies and biases to TensorBoard after validations."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from train.callbacks.metrics import tensorboard
 from train.figure_style import STYLE, VERMILLION, colour_and_marker
 from train.inspection import AttentionInputs, inspect_attention
 
-IMAGES = 4  # of the first validation batch
-LARGEST = 1024  # tokens beyond which a dense N x N attention matrix is not drawn up
+IMAGES = 4  # number of images from the first validation batch
+LARGEST = 1024  # most tokens for a dense N x N attention matrix
 
 
 def estimator_error(layer: AttentionInputs) -> Tensor:
-    """Return the mean total variation between attention and the exact softmax of the same logits, 0 to 1."""
+    """Return the mean total variation between attention and exact softmax of the same logits, from 0 to 1."""
     return (layer.weights() - layer.exact_weights()).abs().sum(-1).mean() / 2
 
 
 class ModelFigures(Callback):
-    """Log the error against exact softmax, attention maps, frequencies, and what relative biases have learned.
+    """Log the error to exact softmax, attention maps, frequencies and learned relative biases.
 
-    What needs images is computed on the first of the first validation batch, in evaluation mode. It takes a second for
-    a small model, and ten for a large one.
+    Errors and maps are computed on images of the first validation batch, in evaluation mode. That takes a second for a
+    small model, and ten for a large one.
 
     Args:
-        every: validations from one set to the next, 1 for each.
+        every: number of validations per set of figures; 1 logs figures after each validation.
     """
 
     def __init__(self, every: int = 1):
@@ -73,7 +73,7 @@ class ModelFigures(Callback):
         due = (self.validations - 1) % self.every == 0
         if not due or not trainer.loggers or not trainer.is_global_zero or self.batch is None:
             return
-        # The step that was taken last, counted from 0, as of all that validation logs.
+        # The index of the last step, from 0, as for all metrics of validation.
         step, numbers = max(0, trainer.global_step - 1), dict(locality_scalars(vit))
         figures: dict[str, Callable[[ViT], Any]] = {}
         grid = vit.grid(*self.batch.shape[2:])
@@ -92,11 +92,11 @@ class ModelFigures(Callback):
             with in_style():
                 for name, draw in figures.items():
                     if (figure := draw(vit)) is not None:
-                        writer.add_figure(f"vit_figures/{name}", figure, step)  # behind train and val
+                        writer.add_figure(f"vit_figures/{name}", figure, step)  # sorted after train and val
 
 
 def locality_scalars(vit: ViT) -> Iterator[tuple[str, float]]:
-    """Yield what each relative bias has learned, by layer and head: of a decay, sigma in patches and the amplitude."""
+    """Yield the learned scalars of each relative bias by layer and head, such as a decay's sigma and amplitude."""
     for layer, locality in enumerate(vit.localities()):
         for name, learned in locality.learned().items():
             for head, value in enumerate(learned.tolist()):
@@ -111,13 +111,13 @@ def in_style() -> AbstractContextManager[None]:
 
 
 def attention_figure(vit: ViT, image: Tensor, layers: list[AttentionInputs], grid: tuple[int, ...]) -> Any:
-    """Return maps of the attention of the token that the last layer attends to most, by layer (rows) and head.
+    """Return attention maps of the token with the most attention in the last layer, by layer (rows) and head.
 
-    The maps of a layer share a scale, from 0 to the largest weight. The image stands to the left of the first.
+    The maps of a layer share a scale from 0 to the largest weight. The image is to the left of the first map.
     """
     from matplotlib.figure import Figure
 
-    maps = [layer.of_image(0).effective_weights()[0].float() for layer in layers]  # of [H, N, N]
+    maps = [layer.of_image(0).effective_weights()[0].float() for layer in layers]  # [H, N, N] each
     skip = vit.num_prefix
     token = int(maps[-1][:, :, skip:].sum((0, 1)).argmax())
     rows, columns = len(maps), maps[0].shape[0]
@@ -130,7 +130,7 @@ def attention_figure(vit: ViT, image: Tensor, layers: list[AttentionInputs], gri
     shown.set_title("attention of the token at +", fontsize=7)
     for layer, weights in enumerate(maps):
         attended = weights[:, skip + token, skip:].unflatten(1, grid).cpu()  # [H, N] -> [H, h, w]
-        highest = float(attended.nan_to_num().max())  # also of a model that has diverged
+        highest = float(attended.nan_to_num().max())  # finite also after divergence
         axes = [figure.add_subplot(cells[layer, head + 1]) for head in range(columns)]
         for head, axis in enumerate(axes):
             drawn = axis.imshow(attended[head].numpy(), vmin=0, vmax=highest or 1)
@@ -143,9 +143,9 @@ def attention_figure(vit: ViT, image: Tensor, layers: list[AttentionInputs], gri
 
 
 def locality_figure(vit: ViT) -> Any:
-    """Return maps of log lambda over the offsets of the training grid, by layer (rows) and head (columns).
+    """Return maps of the log bias over the offsets of the training grid, by layer (rows) and head (columns).
 
-    None without a relative bias, or in other than two dimensions.
+    None without a relative bias, or in dimensions other than two.
     """
     from matplotlib.figure import Figure
 
@@ -168,7 +168,7 @@ def locality_figure(vit: ViT) -> Any:
 
 
 def frequency_figure(vit: ViT) -> Any:
-    """Return plane frequencies of each layer as points over two axes, a colour and a marker a head; None without."""
+    """Return the frequencies of each layer as points over two axes, by head; None for encodings without them."""
     from matplotlib.figure import Figure
 
     if not isinstance(vit.encoding, SeparableEncoding):

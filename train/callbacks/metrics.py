@@ -1,4 +1,4 @@
-"""Measurements while training: norm of the gradients, throughput and memory."""
+"""Measurements during training: gradient norm, learning rate, throughput and memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from train.trainer.sharding import whole
 
 
 def tensorboard(trainer: L.Trainer) -> Any:
-    """Return the SummaryWriter of the run, or None where there is none or it is another rank's."""
+    """Return the SummaryWriter of the run; None where there is none on this rank."""
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
             return logger.experiment
@@ -25,15 +25,15 @@ def tensorboard(trainer: L.Trainer) -> Any:
 
 
 def peak_memory(device: torch.device) -> float:
-    """Return the largest memory in use so far in MiB: allocated on a GPU, resident in the process on a CPU."""
+    """Return the peak memory so far in MiB: allocated memory on a GPU, resident memory of the process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return resident / (2**20 if sys.platform == "darwin" else 2**10)  # bytes there, KiB elsewhere
+    return resident / (2**20 if sys.platform == "darwin" else 2**10)  # bytes on macOS, KiB elsewhere
 
 
 def logged(trainer: L.Trainer, step: int) -> bool:
-    """Return whether this step is one of those that are logged."""
+    """Return whether a step is logged."""
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
     return every > 0 and step % every == 0
 
@@ -48,7 +48,7 @@ class GradientNorm(Callback):
 
 
 class LearningRate(Callback):
-    """Log the learning rate of each step, and by its name that of each group of weights with another one."""
+    """Log the learning rate of each step, and by name those of parameter groups with another rate."""
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
@@ -60,26 +60,26 @@ class LearningRate(Callback):
 
 
 class Throughput(Callback):
-    """Log images a second over all processes, and the peak memory, at each logged step.
+    """Log the images per second over all processes and the peak memory, at each logged step.
 
-    The progress has them at the end of an epoch too, where no step was logged since its start or its last validation.
+    The progress also shows them at the end of an epoch without a logged step since its start or last validation.
     """
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Start counting anew."""
+        """Reset the count."""
         self.images, self.since, self.measured = 0, time.perf_counter(), False
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.begin()  # an epoch that goes on from a checkpoint does not start
+        self.begin()  # a resumed epoch has no start
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.begin()
 
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.begin()  # or its time would count
+        self.begin()  # the time of validation does not count
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -1,4 +1,4 @@
-"""The progress of a training: a bar on a terminal, and lines elsewhere."""
+"""The progress of a training: a bar on a terminal, and lines in other output."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
 from train.callbacks.remaining import Pace, batches_left, clock_time, epoch_title, images_of, step_of
 
-BETWEEN = 60.0  # seconds from one line to the next
-ENDS, ENDS_SHORT = "run ends in", "run left"  # names of the time left of the run
-LEAST_BAR = 2  # columns of the bar on a narrow terminal, of which one is for a longer time or number
+BETWEEN = 60.0  # seconds between two lines
+ENDS, ENDS_SHORT = "run ends in", "run left"  # names of the run's remaining time
+LEAST_BAR = 2  # columns of the bar on a narrow terminal, one of them spare for a longer time or number
 
 
 def that_fit(values: dict[str, Any], bar: Tqdm) -> dict[str, Any]:
-    """Return the values that a bar has room for, each whole; the first one is kept, under a shorter name if need be."""
+    """Return the values that fit a bar without truncation; the first is always kept, under a shorter name if needed."""
     if bar.disable or not (columns := bar.format_dict["ncols"]):
         return values
     fixed = {"bar_format": str(bar.bar_format).replace("{bar}", ""), "postfix": None, "ncols": None}
@@ -36,7 +36,7 @@ def that_fit(values: dict[str, Any], bar: Tqdm) -> dict[str, Any]:
 
 
 class TerminalProgress(TQDMProgressBar):
-    """Lightning's bar of the epoch, which stays right in an epoch that is resumed, with the time left of the run."""
+    """Lightning's epoch bar with the run's remaining time, correct also in a resumed epoch."""
 
     def __init__(self) -> None:
         super().__init__(leave=True)
@@ -53,7 +53,7 @@ class TerminalProgress(TQDMProgressBar):
         self.train_progress_bar = Tqdm(disable=True)
 
     def on_train_epoch_start(self, trainer: L.Trainer, *_: Any) -> None:
-        pass  # Lightning leaves it out in an epoch that is resumed: the first batch begins the bar
+        pass  # Lightning skips it in a resumed epoch: the first batch begins the bar
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         if self.epoch != trainer.current_epoch:
@@ -61,7 +61,7 @@ class TerminalProgress(TQDMProgressBar):
             self.train_progress_bar = Tqdm(
                 desc=epoch_title(trainer),
                 total=trainer.num_training_batches,
-                initial=batch_idx,  # those of an earlier process are no part of the pace
+                initial=batch_idx,  # batches of an earlier process do not count in the pace
                 disable=self.is_disabled,
                 leave=True,
                 dynamic_ncols=True,
@@ -79,7 +79,7 @@ class TerminalProgress(TQDMProgressBar):
         super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
 
     def close(self) -> None:
-        """End the line of the bar, for text below it. It is not drawn any more."""
+        """End the line of the bar, so that text can follow; the bar is not drawn again."""
         self.train_progress_bar.close()
 
     def on_validation_batch_start(
@@ -98,17 +98,17 @@ class TerminalProgress(TQDMProgressBar):
 
 
 class LineProgress(ProgressBar):
-    """A line for each epoch, and one a minute within it, for output that is a file or a pipe.
+    """A line for each epoch, and one per minute within it, for output to a file or a pipe.
 
     Args:
-        clock: returns seconds.
+        clock: function that returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         super().__init__()
         self.clock, self.pace = clock, Pace(clock)
         self.enabled, self.last = True, clock()
-        self.validated = False  # since the last line of an epoch
+        self.validated = False  # whether a validation followed the last line of an epoch
 
     def disable(self) -> None:
         self.enabled = False
@@ -117,17 +117,17 @@ class LineProgress(ProgressBar):
         self.enabled = True
 
     def write(self, text: str) -> None:
-        """Write a line at once, also into a pipe."""
+        """Write a line and flush it."""
         self.last = self.clock()
         if self.enabled:
             print(text, flush=True)
 
     def due(self) -> bool:
-        """Return whether the last line is old enough."""
+        """Return whether `BETWEEN` seconds have passed since the last line."""
         return self.clock() - self.last >= BETWEEN
 
     def describe(self, trainer: L.Trainer, module: L.LightningModule) -> str:
-        """Return the metrics of the progress bar as text, those of a validation once."""
+        """Return the metrics of the progress bar as text, with those of a validation only once."""
         metrics = {k: v for k, v in self.get_metrics(trainer, module).items() if k != "v_num"}
         metrics = {k: v for k, v in metrics.items() if self.validated or not k.startswith("val/")}
         return "".join(f", {name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float | int))
@@ -176,14 +176,14 @@ class LineProgress(ProgressBar):
         self.say_evaluated("Test", trainer, trainer.num_test_batches, batch_idx, dataloader_idx)
 
     def say_evaluated(self, title: str, trainer: L.Trainer, batches: Any, batch_idx: int, dataloader_idx: int) -> None:
-        """Write how far a validation or test is, at one of its sizes, when it is time.
+        """Write the progress of a validation or test at one of its sizes, if a line is due.
 
         Args:
-            title: of the line.
-            trainer: which knows the sizes.
-            batches: how many there are at each size.
-            batch_idx: of the batch that has ended.
-            dataloader_idx: number of the size, or after the last one that of the test images.
+            title: title of the line.
+            trainer: trainer, whose data module has the sizes.
+            batches: number of batches at each size.
+            batch_idx: index of the batch that has ended.
+            dataloader_idx: index of the size; the index after the last size stands for the test images.
         """
         if self.due():
             share = math.floor(100 * (batch_idx + 1) / batches[dataloader_idx])
@@ -193,5 +193,5 @@ class LineProgress(ProgressBar):
 
 
 def progress_bar() -> ProgressBar:
-    """Return the progress that the output can show: a bar on a terminal, else lines."""
+    """Return the progress bar for the current output: a bar on a terminal, else lines."""
     return TerminalProgress() if sys.stdout.isatty() else LineProgress()

@@ -1,4 +1,4 @@
-"""Records of a run in its folder: the final metrics, and by which commands it was trained."""
+"""Records of a run in its folder: the final metrics, and the commands that trained it."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from train.runs.loggers import MetricsCSV, RunTensorBoard
 
 MAIN = {"vit.attention", "vit.encoding", "vit.width", "vit.depth", "vit.num_heads", "vit.image_size", "optim.lr"}
 MAIN |= {"data.source", "data.batch_size", "data.augment"}
-LEFT_OUT = {"vit.seed", "data.seed", "data.size", "data.root", "data.workers", "data.download"}  # or stand elsewhere
+LEFT_OUT = {"vit.seed", "data.seed", "data.size", "data.root", "data.workers", "data.download"}  # or recorded elsewhere
 
 
 class FinalMetrics(Callback):
-    """Write the final metrics of validation to a JSON file, which is there once the run has come to its end.
+    """Write the final validation metrics to a JSON file, which exists only for a finished run.
 
-    TensorBoard gets the configuration as text at the start, and the hyper-parameters with the metrics at the end.
+    TensorBoard gets the configuration as text at the start, and the hyperparameters with the metrics at the end.
 
     Args:
-        config: of the run, as text.
-        path: of the JSON file.
-        program: that continues a run, for messages.
+        config: configuration of the run as text.
+        path: path of the JSON file.
+        program: command that resumes a run, for messages.
     """
 
     def __init__(self, config: str, path: Path, program: str):
         self.config, self.path, self.program = config, path, program
-        self.validated_at: int | None = None  # step
+        self.validated_at: int | None = None  # step of the last validation
         self.counted = 0  # images of this process
         self.images: int | None = None  # of all processes in the last validation, which may be of a part
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.is_global_zero:
-            self.path.unlink(missing_ok=True)  # of fewer steps: the run is not finished any more
+            self.path.unlink(missing_ok=True)  # it is of fewer steps: the run is no longer finished
 
     def on_validation_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.counted = 0
@@ -79,19 +79,19 @@ class FinalMetrics(Callback):
         self.images = state_dict["images"]
 
     def complete(self, trainer: L.Trainer) -> bool:
-        """Return whether the metrics are of the last step, or there are none."""
+        """Return whether the metrics belong to the last step, or there is no validation."""
         return self.validated_at == trainer.global_step or not trainer.enable_validation
 
     def was_finished(self, trainer: L.Trainer) -> bool:
-        """Return whether an earlier process has finished the run, and this one has trained nothing."""
+        """Return whether an earlier process finished the run, so that this one has trained nothing."""
         if self.validated_at is not None or not self.path.is_file():
             return False
-        with suppress(ValueError):  # of a file that a machine left empty as it went down: it is written again
+        with suppress(ValueError):  # the file may be empty after a crash: it is written again
             return bool(read_json(self.path).get("step") == trainer.global_step)
         return False
 
     def say_finished(self, trainer: L.Trainer) -> None:
-        """Say that there was nothing to do, and how to train for longer."""
+        """Report that there was nothing to do, and how to train for longer."""
         run = self.path.parent
         rank_zero_info(
             f"{run} is finished, at step {trainer.global_step}: {self.path} has its metrics. To train it for longer: "
@@ -112,7 +112,7 @@ class FinalMetrics(Callback):
             self.write(trainer, module)
 
     def write(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        """Write what validation has measured last."""
+        """Write the metrics of the last validation."""
         metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")}
         for logger in trainer.loggers:
             if isinstance(logger, RunTensorBoard):
@@ -130,7 +130,7 @@ class FinalMetrics(Callback):
 
 
 def longer(trainer: L.Trainer) -> str:
-    """Return the options of a training twice as long as the one that has ended: each limit that would end it before."""
+    """Return the options for a training twice as long: all limits that would end it earlier, doubled."""
     per_epoch, epochs = steps_per_epoch(trainer), trainer.max_epochs or -1
     if 0 < trainer.max_steps <= trainer.global_step:
         steps = 2 * trainer.global_step
@@ -146,7 +146,7 @@ def longer(trainer: L.Trainer) -> str:
 
 
 def hyper_parameters(trainer: L.Trainer, module: L.LightningModule) -> dict[str, Any]:
-    """Return the settings that tell runs apart: the main ones, and every other one that is not the default."""
+    """Return the settings that distinguish runs: the main ones, and all others that are not the default."""
     data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
     parts: dict[str, Any] = {"vit": module.vit.config, "optim": module.optim, "data": data}  # type: ignore[union-attr]
     parts |= {"loss": module.loss_config, "distillation": module.distillation}
@@ -162,12 +162,12 @@ def hyper_parameters(trainer: L.Trainer, module: L.LightningModule) -> dict[str,
 
 
 class History(Callback):
-    """Append a line of JSON for each process that trains a run: when, from which step, by which command, with what.
+    """Append a line of JSON for each process that trains a run: time, first step, command and environment.
 
     Args:
-        path: of the file.
-        command: as it was typed.
-        expanded: the command with recipes by their paths, and `fit` for `resume`.
+        path: path of the file.
+        command: command as typed.
+        expanded: command with the paths of recipes, and `fit` for `resume`.
     """
 
     def __init__(self, path: Path, command: str, expanded: str):

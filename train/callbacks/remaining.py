@@ -1,6 +1,6 @@
-"""What a progress bar says: epoch, step, and the time left of the epoch and of the run.
+"""The text of a progress bar: epoch, step, and the remaining time of the epoch and of the run.
 
-Times left are of the batches that this process has trained on, so that they are right after a resume too.
+Remaining times are estimated from this process's batches only, so that they are right after a resume too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import lightning as L
 
 
 def batches_left(trainer: L.Trainer, batch_idx: float) -> tuple[float, float]:
-    """Return how many batches are left of an epoch and of the training, after a batch of the epoch."""
+    """Return the numbers of batches left in the epoch and in the training, after a batch of the epoch."""
     per_epoch, epochs, steps = trainer.num_training_batches, trainer.max_epochs, trainer.max_steps
     of_epoch = per_epoch - (batch_idx + 1)
     ends = [math.inf]
@@ -27,15 +27,15 @@ def batches_left(trainer: L.Trainer, batch_idx: float) -> tuple[float, float]:
 
 
 def steps_per_epoch(trainer: L.Trainer) -> float:
-    """Return the steps of an epoch; infinity where its batches are not counted."""
+    """Return the number of steps in an epoch; infinity where its length is not known."""
     steps = trainer.num_training_batches / trainer.accumulate_grad_batches
     return math.ceil(steps) if math.isfinite(steps) else steps
 
 
 def epoch_title(trainer: L.Trainer) -> str:
-    """Return `Epoch 3/20`, counted from 1, where steps or epochs end the training; without that where neither is known.
+    """Return `Epoch 3/20`, counted from 1; without the total where neither steps nor epochs are limited.
 
-    The number of epochs is of those that are reached: `max_steps` may end a training before `max_epochs`.
+    The total is the number of epochs that are reached, since `max_steps` may end a training before `max_epochs`.
     """
     epochs, steps, per_epoch = trainer.max_epochs, trainer.max_steps, steps_per_epoch(trainer)
     ends = [float(epochs)] if epochs is not None and epochs > 0 else []
@@ -45,15 +45,15 @@ def epoch_title(trainer: L.Trainer) -> str:
 
 
 def clock_time(seconds: float) -> str:
-    """Return `0:01:30`, or a question mark for a time that is not known."""
+    """Return a time as `0:01:30`, or a question mark for an unknown time."""
     return str(timedelta(seconds=round(seconds))) if math.isfinite(seconds) else "?"
 
 
 class Pace:
-    """The time that a batch takes, validations between them included, from the end of this process's first batch.
+    """The mean time of a batch, including validations, from the end of this process's first batch.
 
     Args:
-        clock: returns seconds.
+        clock: function that returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
@@ -62,26 +62,26 @@ class Pace:
         self.since = self.now = math.nan
 
     def count(self) -> None:
-        """Count a batch that has ended."""
+        """Count a finished batch."""
         self.batches += 1
         self.now = self.clock()
         if self.batches == 0:
             self.since = self.now
 
     def seconds(self, batches: float) -> float:
-        """Return the time that so many batches will take; infinity where nothing is known yet."""
+        """Return the expected time of a number of batches in seconds; infinity before the first measurement."""
         if not batches:
             return 0.0
         return batches * (self.now - self.since) / self.batches if self.batches > 0 else math.inf
 
 
 def step_of(trainer: L.Trainer) -> str:
-    """Return `120/800`: the step, and the last one of the training where it is known."""
+    """Return `120/800`: the step, and the last step of the training where it is known."""
     steps = trainer.estimated_stepping_batches
     return f"{trainer.global_step}/{steps:.0f}" if math.isfinite(steps) else str(trainer.global_step)
 
 
 def images_of(trainer: L.Trainer, dataloader_idx: int) -> str:
-    """Return what the images of one of the loaders of a validation or test are, as `at 96 px`."""
+    """Return a description of the images in one loader of a validation or test, such as `at 96 px`."""
     sizes = trainer.datamodule.sizes()  # type: ignore[attr-defined]
     return f"at {sizes[dataloader_idx]} px" if dataloader_idx < len(sizes) else "on the test images"

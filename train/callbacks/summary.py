@@ -1,4 +1,4 @@
-"""One line about the model at the beginning of a training."""
+"""A one-line summary of the model at the start of a training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from train.inspection import multiplications
 
 
 def describe(vit: ViT) -> str:
-    """Return parameters, multiplications of an image at the training size, and tokens of a model as text."""
+    """Return a model's parameters, multiplications and tokens for an image of the training size, as text."""
     config, total = vit.config, sum(p.numel() for p in vit.parameters())
     frozen = sum(p.numel() for p in vit.parameters() if not p.requires_grad)
     image = config.image_size if isinstance(config.image_size, list) else [config.image_size] * len(vit.patch)
@@ -29,7 +29,7 @@ def describe(vit: ViT) -> str:
 
 
 class SummaryLine(Callback):
-    """Say in one line what model is trained."""
+    """Print a one-line summary of the model."""
 
     def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.is_global_zero:
