@@ -1,1 +1,1 @@
-"""From a typed command to a training: arguments, recipes, checks before it begins, and errors in one line."""
+"""The command line of training: arguments, recipes, early checks, and errors in one line."""

@@ -1,6 +1,6 @@
-"""Arguments of `python -m train` before anything is imported for them: recipes by name, files first, `resume` as `fit`.
+"""Expand the arguments of `python -m train`: recipes by name, files first, `resume` as `fit`.
 
-Nothing here imports torch, so that a misspelt name or a missing file is answered at once.
+Nothing here imports torch, so that a misspelt name or a missing file is reported at once.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ as --trainer.max_epochs 20 for a longer one. python -m train fit --help lists th
 
 
 def files_first(arguments: Sequence[str]) -> list[str]:
-    """Return a subcommand's arguments with configuration files before options.
+    """Return the arguments of a subcommand with configuration files before options.
 
-    A file sets every field that it names, so that an option before it would be lost.
+    A file sets every field in it, so that it would override an option before it.
     """
     files: list[str] = []
     options: list[str] = []
@@ -38,7 +38,7 @@ def files_first(arguments: Sequence[str]) -> list[str]:
 
 
 def find_recipe(path: str) -> str:
-    """Return the path of a recipe: the file itself, or else the recipe of that name in `train/configs`.
+    """Return the path of a recipe file, or of the recipe with that name in `train/configs`.
 
     So `--config arrow` and `--config train/configs/arrow.yaml` work from any folder.
     """
@@ -49,10 +49,10 @@ def find_recipe(path: str) -> str:
 
 
 def existing_recipe(text: str) -> Path:
-    """Return the path of the recipe that the file of a sweep or a table names, as of `find_recipe`.
+    """Return the path of the recipe that the file of a sweep or a table names, as `find_recipe` does.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: a missing recipe.
     """
     path = Path(find_recipe(text)).expanduser()
     if not path.is_file():
@@ -61,13 +61,13 @@ def existing_recipe(text: str) -> Path:
 
 
 def resume_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of `fit` that `resume RUN [options]` stands for.
+    """Return the arguments of `fit` that are equivalent to `resume RUN [options]`.
 
     Args:
-        arguments: what comes after `resume`.
+        arguments: arguments after `resume`.
 
     Raises:
-        ValueError: no folder of a run comes first, or an option that does not go with it.
+        ValueError: a first argument that is no run's folder, or an option that `resume` does not take.
         FileNotFoundError: the run has no checkpoint.
     """
     if "init_from" in dict(options_of(arguments)):
@@ -78,7 +78,7 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
             "[--trainer.max_epochs 20]."
         )
     run = Path(arguments[0]).expanduser()
-    run = run if run.name else run.resolve()  # "." would be another folder elsewhere
+    run = run if run.name else run.resolve()  # "." would depend on the working directory
     if run.is_file() and (folder := run.parent if run.name == CONFIG else run_of(run)):
         raise ValueError(f"resume takes the folder of a run: python -m train resume {folder}.")
     latest = latest_checkpoint(run)
@@ -93,15 +93,15 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def first_command(run: Path) -> str:
-    """Return the command that began a run, or where it is not recorded what such a command begins with."""
+    """Return the command that started a run; its beginning where it was not recorded."""
     history = read_history(run / HISTORY)
     return str(history[0].get("command") or START) if history else START
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
-    """Return arguments as the parser takes them, with options after the files that they override.
+    """Return arguments in the form of the parser, with options after the files that they override.
 
-    `resume` becomes `fit`. `test` and `validate` with the configuration of a run are of that run, wherever it lies now.
+    `resume` becomes `fit`. `test` and `validate` with the configuration of a run use the current folder of that run.
     """
     arguments = list(arguments)
     for name, value in options_of(arguments):

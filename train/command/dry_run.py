@@ -1,4 +1,4 @@
-"""What a training would do: data, model, operations, time and folder, as text, without creating anything."""
+"""Describe a training without creating anything: data, model, operations, time and folder."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from train.data.image_checks import check_test_classes, sets_of
 from train.data.module import ImageData
 from train.runs.environment import machine
 
-MANY_LEFT = 0.05  # of the images of an epoch that no full batch has
-STEPS, WARM_UP, SECONDS = 12, 2, 15.0  # steps to time at most, of which some do not count, and for how long
+MANY_LEFT = 0.05  # share of an epoch's images outside full batches from which a hint is shown
+STEPS, WARM_UP, SECONDS = 12, 2, 15.0  # most timed steps, number of them for warm-up, and longest time
 
 
 class Stopwatch(Callback):
-    """Time the batches of training and of validation; end the training after some steps or seconds."""
+    """Time the batches of training and validation, and end the training after some steps or seconds."""
 
     def __init__(self) -> None:
         self.train: list[float] = []
@@ -38,7 +38,7 @@ class Stopwatch(Callback):
         self.device = torch.device("cpu")
 
     def lap(self, module: L.LightningModule) -> float:
-        """Return the seconds since the last call, once the device is done."""
+        """Return the time since the last call in seconds, after synchronisation with the device."""
         if module.device.type == "cuda":
             torch.cuda.synchronize(module.device)
         now = time.perf_counter()
@@ -57,7 +57,7 @@ class Stopwatch(Callback):
     def on_validation_batch_start(
         self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        self.lap(module)  # loading is not counted: it goes on meanwhile
+        self.lap(module)  # loading is not counted, since it runs in parallel
 
     def on_validation_batch_end(
         self,
@@ -72,14 +72,14 @@ class Stopwatch(Callback):
 
 
 def open_images(module: Any, data: ImageData) -> None:
-    """Open the images of a training and check them against its model, without a download, which would create files."""
+    """Open the images of a training and check them against its model, without a download."""
     data.download = False
     data.setup("fit")
     CheckData().check(data, module)
 
 
 def measure(module: L.LightningModule, data: ImageData, settings: Mapping[str, Any]) -> Stopwatch:
-    """Train for a few steps and validate on two batches of each size on one device, by the settings of a trainer."""
+    """Train for a few steps, and validate on two batches of each size, on one device with a trainer's settings."""
     common = {name: settings[name] for name in ("accelerator", "precision", "use_distributed_sampler")}
     common |= {"devices": 1, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     common |= {"enable_model_summary": False, "num_sanity_val_steps": 0, "callbacks": [watch := Stopwatch()]}
@@ -107,7 +107,7 @@ def quiet() -> Iterator[None]:
 
 
 def classes_of(dataset: Any, indices: Sequence[int] | None = None) -> str:
-    """Return the number of images of each class, of the first twelve classes; of all images or of some."""
+    """Return the number of images in each of the first twelve classes as text, for all images or those of `indices`."""
     labels, names = labels_of(dataset), class_names(dataset)
     if labels is None:
         return ""
@@ -117,7 +117,7 @@ def classes_of(dataset: Any, indices: Sequence[int] | None = None) -> str:
 
 
 def data_lines(data: ImageData) -> list[tuple[str, str]]:
-    """Return lines about the data: source, counts of each split, and images of each class."""
+    """Return names and texts about the data: source, counts of each split, and images of each class."""
     if data.task is not None:
         sizes = f"{data.train_size} images an epoch, drawn anew; {data.val_size} for validation and as many to test"
         return [("data", f"{data.source}, {data.num_classes} classes"), ("images", sizes)]
@@ -134,7 +134,7 @@ def data_lines(data: ImageData) -> list[tuple[str, str]]:
 
 
 def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tuple[str, str]]:
-    """Return how long the training takes, by the batches that were timed."""
+    """Return names and texts about the time of the training, estimated from the timed batches."""
     limit, loader = trainer.limit_train_batches, data.train_dataloader()
     epoch = len(loader)
     epoch = min(epoch, limit) if isinstance(limit, int) else max(1, int(epoch * (1.0 if limit is None else limit)))
@@ -159,17 +159,17 @@ def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tu
 
 
 def epochs_line(epochs: float, batches: int, data: ImageData, loader: Any) -> str:
-    """Return how many epochs there are and of what, and how many images each leaves out.
+    """Return the number of epochs and batches, and of images that each epoch leaves out, as text.
 
     Args:
-        epochs: of the training.
-        batches: of an epoch.
-        data: the images.
-        loader: of the training.
+        epochs: number of epochs.
+        batches: number of batches in an epoch.
+        data: data module.
+        loader: training loader.
     """
     text = f"{epochs:.3g} epoch{'' if epochs == 1 else 's'} of {batches} batch{'' if batches == 1 else 'es'}"
     text += f" of {data.batch_size}"
-    order = getattr(loader, "order", None)  # of a subclass's own loader nothing is known
+    order = getattr(loader, "order", None)  # a subclass may have another loader
     if data.task is not None or order is None or (left := order.size - batches * order.step) <= 0:
         return text
     others = ", others each time" if order.shuffle else ""
@@ -178,14 +178,14 @@ def epochs_line(epochs: float, batches: int, data: ImageData, loader: Any) -> st
 
 
 def report(trainer: L.Trainer, module: Any, data: ImageData, settings: Mapping[str, Any], folder: str) -> str:
-    """Return what a training would do as text, after a few steps of it.
+    """Return a description of a training as text, after a few of its steps.
 
     Args:
-        trainer: of the training, which is not used.
-        module: the classifier, whose weights change.
-        data: its images.
-        settings: of the trainer.
-        folder: of the run, with what is known of it.
+        trainer: trainer of the training, which is only queried.
+        module: classifier, whose weights are changed.
+        data: data module.
+        settings: settings of the trainer.
+        folder: folder of the run and its state, as text.
     """
     open_images(module, data)
     check_test_classes(data)

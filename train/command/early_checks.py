@@ -1,4 +1,4 @@
-"""Checks of a command before Lightning is imported: files that are not there, and names that a model does not know."""
+"""Checks of a command before Lightning is imported: missing files, and unknown names of a model's fields and parts."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from train.utils.yaml_file import read_yaml
 
 FILES = ("ckpt_path", "init_from", "model.distillation.teacher")
 PARTS = {"feature map": "feature_options", "encoding": "encoding_options", "locality": "locality_options"}
-CHOICES = {"config", "model", "data", "print_config"}  # any of them says what to train
-WORDS = {"", "null", "best", "last", "hpc", "registry"}  # none, and Lightning's own words for a checkpoint
+CHOICES = {"config", "model", "data", "print_config"}  # options of which one is needed
+WORDS = {"", "null", "best", "last", "hpc", "registry"}  # no checkpoint, and Lightning's keywords for one
 
 
 def config_files(arguments: Sequence[str]) -> list[Path]:
-    """Return the files of fields that a command names; a value may hold fields itself."""
+    """Return the configuration files that a command names; a value may also be the fields themselves."""
     named = options_of(["--config" if argument == "-c" else argument for argument in arguments])
     return [Path(text).expanduser() for name, text in named if name == "config" and not text.lstrip().startswith("{")]
 
 
 def check_files(arguments: Sequence[str]) -> None:
-    """Check that the recipes and checkpoints of a command are there.
+    """Check that the recipes and checkpoints of a command exist.
 
     Raises:
-        FileNotFoundError, ValueError: a file is missing, a recipe is not YAML or not given at all, or two options
+        FileNotFoundError, ValueError: a missing file, a recipe that is not YAML or not given, or two options that
             exclude each other.
     """
     for path in config_files(arguments):
@@ -54,7 +54,7 @@ def check_files(arguments: Sequence[str]) -> None:
 
 
 def vit_fields(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of the model that recipes and options set, under the names of today."""
+    """Return the fields of the model that recipes and options set, under their current names."""
     values: dict[str, Any] = {}
     for path in config_files(arguments):
         content = current_recipe(read_yaml(path))
@@ -69,9 +69,9 @@ def vit_fields(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def check_names(arguments: Sequence[str]) -> None:
-    """Check the names of a model's fields, and of the encoding, feature map and so on that it is to have.
+    """Check the names of a model's fields, and of its encoding, feature map and other parts.
 
-    Values of other kinds are left to the parser, which knows their types. So are modules of the user, which add names.
+    Other values are checked by the parser, which knows their types, and so are all names with modules of the user.
 
     Raises:
         ValueError: an unknown name, with the nearest one.
@@ -97,11 +97,11 @@ def check_names(arguments: Sequence[str]) -> None:
 
 
 def recipe_hint(message: str, arguments: Sequence[str]) -> str:
-    """Return what to add to the error for an option that a part of the model does not have, where a recipe sets it.
+    """Return a hint for the error of an unknown option of a part of the model, where the recipe sets that option.
 
     Args:
-        message: of the error.
-        arguments: of the command line.
+        message: message of the error.
+        arguments: arguments of the command line.
     """
     found = re.match(rf"({'|'.join(PARTS)}) '[^']*' has no option '", message)
     if found is None:

@@ -1,4 +1,4 @@
-"""A learning rate by a range test: short steps at growing rates, by Lightning's tuner, without a training."""
+"""Suggest a learning rate by a range test: a few steps at growing rates, by Lightning's tuner."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lightning.pytorch.tuner import Tuner
 from train.command.dry_run import open_images, quiet
 from train.data.module import ImageData
 
-RANGE = {"min_lr": 1e-6, "max_lr": 1.0, "num_training_steps": 100}  # of --find_lr
-SMOOTHING = 0.98  # of Lightning's running mean of the losses
-SKIPPED = 10  # first losses, of too few steps for a mean
-ROWS = 10  # of the printed curve
+RANGE = {"min_lr": 1e-6, "max_lr": 1.0, "num_training_steps": 100}  # options of --find_lr
+SMOOTHING = 0.98  # decay of Lightning's running mean of the losses
+SKIPPED = 10  # number of first losses without a reliable mean
+ROWS = 10  # number of rows of the printed curve
 FINDER = ("lightning", "LearningRateFinder")  # package and class
 WITHOUT_MEANING = {"update_attr": True, "attr_name": ""}  # options of the callback, with their defaults
 NO_RATE = "No rate found, of too few steps or losses that never fall. Give more images, a smaller batch or more steps."
@@ -28,9 +28,9 @@ class RangeTest(NamedTuple):
     """Result of a range test.
 
     Attributes:
-        rates: that were tried, in ascending order.
-        losses: at these rates, smoothed.
-        suggestion: the rate at which the loss falls fastest; None where there are too few losses.
+        rates: tested learning rates in ascending order.
+        losses: smoothed losses at these rates.
+        suggestion: rate at which the loss falls fastest; None where there are too few losses.
     """
 
     rates: list[float]
@@ -50,14 +50,14 @@ def range_test(
 ) -> RangeTest:
     """Train a copy of a model for a few steps at growing learning rates (range test, Smith, arXiv:1506.01186).
 
-    The rate at which the loss falls fastest is a starting point. What is best for a few steps from the initial weights
-    need not be best for a training.
+    The rate at which the loss falls fastest is a starting point. The best rate for a few steps from the initial weights
+    need not be the best for a training.
 
     Args:
-        module: the classifier, which stays as it is.
-        data: its images.
-        settings: of the trainer.
-        options: `min_lr`, `max_lr`, `num_training_steps`, `mode` and `early_stop_threshold`, as of Lightning's
+        module: classifier, which is not changed.
+        data: data module.
+        settings: settings of the trainer.
+        options: options `min_lr`, `max_lr`, `num_training_steps`, `mode` and `early_stop_threshold` of Lightning's
             `LearningRateFinder`.
     """
     open_images(module, data)
@@ -77,10 +77,10 @@ def range_test(
 
 
 def unbiased(losses: Sequence[float]) -> list[float]:
-    """Return Lightning's smoothed losses with the right weights.
+    """Return Lightning's smoothed losses with the bias correction fixed.
 
-    It divides the sum of n losses with weights (1 - b) b^i by 1 - b^(n + 1), where 1 - b^n is the sum of the weights.
-    The first loss is then half of what it was, and the curve rises for some fifty steps.
+    Lightning divides the sum of n losses with weights (1 - b) b^i by 1 - b^(n + 1), but the weights sum to 1 - b^n. So
+    the first loss is halved, and the curve rises for some fifty steps.
     """
     return [
         loss * (1 - SMOOTHING ** (count + 1)) / (1 - SMOOTHING**count) for count, loss in enumerate(losses, start=1)
@@ -90,7 +90,7 @@ def unbiased(losses: Sequence[float]) -> list[float]:
 def steepest(rates: Sequence[float], losses: Sequence[float]) -> float | None:
     """Return the rate at which the loss falls fastest over the logarithm of the rate; None where it never falls.
 
-    Lightning's suggestion takes the slope over the rate itself, which is steepest at the lowest rates.
+    Lightning's suggestion uses the slope over the rate itself, which is steepest at the lowest rates.
     """
     pairs = [(rate, loss) for rate, loss in zip(rates[SKIPPED:-1], losses[SKIPPED:-1], strict=True) if isfinite(loss)]
     if len(pairs) < 2:
@@ -101,13 +101,13 @@ def steepest(rates: Sequence[float], losses: Sequence[float]) -> float | None:
 
 
 def take_finder(trainer: Any) -> dict[str, Any] | None:
-    """Take Lightning's `LearningRateFinder` out of the configuration of a trainer, and return its options.
+    """Remove Lightning's `LearningRateFinder` from the configuration of a trainer, and return its options.
 
-    The test comes before the training instead of amid its first step. The run's configuration then has the rate and no
-    finder, so that it trains the same again.
+    The test runs before the training instead of within its first step. The run's configuration then has the rate and no
+    finder, so that a repeated training is the same.
 
     Returns:
-        The options as of `range_test`, or None where there is no finder.
+        The options for `range_test`; None where there is no finder.
     """
     asked = trainer.callbacks or []
     callbacks = asked if isinstance(asked, list) else [asked]

@@ -1,6 +1,6 @@
-"""The help of `fit`, `validate` and `test`: that of argparse, with this project's options first, and in fewer lines.
+"""The help of `fit`, `validate` and `test`: argparse's help in fewer lines, with this project's options first.
 
-Of Lightning's options it keeps the first sentence. The full text has a usage of 180 lines, and names every class that
+Lightning's options keep only their first sentence. The full text has a usage of 180 lines, and lists every class that
 an option of the trainer takes.
 """
 
@@ -21,21 +21,21 @@ class Unwrapped(DefaultHelpFormatter):
         super().__init__(*arguments, **{**options, "width": 100_000})
 
 
-HIDDEN = {"A ViT with its training", "Linked arguments"}  # an empty group, and what follows from other fields
-OURS = {  # in place of Lightning's descriptions
+HIDDEN = {"A ViT with its training", "Linked arguments"}  # an empty group, and fields that other fields set
+OURS = {  # descriptions that replace Lightning's
     "-c, --config": "the recipe, a YAML file; options override its fields",
     "--print_config": "print all fields as YAML, and stop; --print_config=skip_default prints those that differ",
-    "--seed_everything": "of the model, the order of the images and their augmentations (default: 0)",
+    "--seed_everything": "seed of the model, the order of the images and their augmentations (default: 0)",
     "--weights_only": "load no more than tensors and plain values from the checkpoint, as torch.load has it",
 }
 WIDEST = 110
 
 
 def groups_of(text: str) -> dict[str, list[tuple[str, str]]]:
-    """Return the names and the description of each option, by the title of its group.
+    """Return the names and description of each option, by the title of its group.
 
     Args:
-        text: as `argparse` writes it.
+        text: help text of `argparse`.
     """
     groups: dict[str, list[tuple[str, str]]] = {}
     options: list[tuple[str, str]] = []
@@ -58,7 +58,7 @@ def short_names(names: str) -> str:
 
 
 def is_lightnings(name: str) -> bool:
-    """Return whether an option belongs to Lightning's trainer, or to the call of it."""
+    """Return whether an option belongs to Lightning's trainer or its methods."""
     return name.startswith(("--trainer", "--ckpt_path", "--weights_only", "--verbose"))
 
 
@@ -70,9 +70,9 @@ def first_sentence(description: str) -> str:
 
 
 def shorter(description: str) -> str:
-    """Return a description with `(int, default: 3)` for its type, and no default where that is nothing.
+    """Return a description with its type as `(int, default: 3)`, without empty defaults.
 
-    What has a default without a type is a flag.
+    An option with a default but no type is a flag.
     """
     description = description.replace("(default: False)", "(a flag, without a value)")
     description = re.sub(r"\(type: Optional\[(.*)\](?=[,)])", r"(type: \1", description)
@@ -91,12 +91,12 @@ def section(title: str, options: list[tuple[str, str]], width: int) -> list[str]
 
 
 def compact(text: str, program: str, width: int | None = None) -> str:
-    """Return the help of a command: its options, those of the model and the data, and those of the trainer.
+    """Return the help of a command: its own options, then those of the model, the data and the trainer.
 
     Args:
-        text: as `argparse` writes it.
-        program: and command, as they are typed.
-        width: in characters; that of the terminal by default.
+        text: help text of `argparse`.
+        program: program and command, as typed.
+        width: width in characters; by default the terminal's.
     """
     width = width or min(shutil.get_terminal_size().columns, WIDEST)
     lines = [

@@ -1,4 +1,4 @@
-"""What `fit`, `validate` and `test` do: Lightning's command line over one YAML file, whose fields options override."""
+"""The commands `fit`, `validate` and `test`: Lightning's command line with a YAML file, overridden by options."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class TrainingCLI(AskedSettingsCLI):
     """The commands `fit`, `validate` and `test` of an `ImageClassifier` on `ImageData`.
 
     Args:
-        model, data: classes to make.
-        typed: the command as the user typed it, for the history of a run.
-        args: of the command line, which begin with the command.
-        options: as of Lightning's command line.
+        model, data: classes of the module and the data module.
+        typed: command as typed by the user, for the history of a run.
+        args: arguments of the command line, beginning with the command.
+        options: options of Lightning's `LightningCLI`.
     """
 
     def __init__(self, model: type, data: type, *, typed: str, args: list[str], **options: Any):
@@ -52,7 +52,7 @@ class TrainingCLI(AskedSettingsCLI):
         super().__init__(model, data, args=args, **options)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
-        """Return the command that was asked for alone, since the parser of each one takes long to make."""
+        """Return only the requested command, since building each parser takes long."""
         return {self.asked: LightningCLI.subcommands()[self.asked]}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -79,7 +79,7 @@ class TrainingCLI(AskedSettingsCLI):
         check_groups(config)
         import_modules(config.imports)
         check_command(self.subcommand, config)
-        for name in ("run_dir", "init_from", "ckpt_path"):  # a shell does this not after `=`, nor does YAML
+        for name in ("run_dir", "init_from", "ckpt_path"):  # shells do not expand ~ after `=`, nor does YAML
             if config.get(name):
                 config[name] = str(Path(config[name]).expanduser())
         if config.get("init_from"):
@@ -91,8 +91,8 @@ class TrainingCLI(AskedSettingsCLI):
         self.choose_checkpoint(config)
         self.choose_folder(config)
         if not fits:
-            self.save_config_callback = None  # the run's configuration stays, for `resume`
-            warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")  # of training's
+            self.save_config_callback = None  # keep the run's configuration, for `resume`
+            warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")  # expected here
             return
         if config.init_from and (self.requeued or not self.resumed):
             keep_grid(config.init_from, config.model.vit)
@@ -100,17 +100,17 @@ class TrainingCLI(AskedSettingsCLI):
         if config.trainer.strategy == NAME:
             check_sharded(config)
         self.finder = take_finder(config.trainer)
-        if self.finder is not None and self.resumed is not None:  # by a job that was queued again
+        if self.finder is not None and self.resumed is not None:  # a requeued job
             config.model.optim.lr = read_checkpoint(self.resumed, data=False)["hyper_parameters"]["optim"]["lr"]
 
     def choose_checkpoint(self, config: Any) -> None:
-        """Set the checkpoint that a run goes on from, also where SLURM has queued its job again.
+        """Set the checkpoint from which a run is resumed, also for a job that SLURM requeued.
 
         Raises:
-            ValueError: a test without a trained model, or a training that would begin twice.
+            ValueError: a test without a trained model, or a training with two starting points.
         """
         fits, run_dir = self.subcommand == "fit", Path(config.run_dir) if config.run_dir else None
-        if not fits and not config.ckpt_path:  # never fresh weights
+        if not fits and not config.ckpt_path:  # never untrained weights
             latest = None if run_dir is None else latest_checkpoint(run_dir)
             if latest is None:
                 raise ValueError(
@@ -118,7 +118,7 @@ class TrainingCLI(AskedSettingsCLI):
                     f"--config RUN/config.yaml (and --ckpt_path FILE for another one than its last)."
                 )
             config.ckpt_path = str(latest)
-        if fits and config.ckpt_path and "init_from" in dict(options_of(self.arguments)):  # a run's file says it later
+        if fits and config.ckpt_path and "init_from" in dict(options_of(self.arguments)):  # a run's file may have both
             raise ValueError("--init_from starts a training and --ckpt_path continues one: give one of them.")
         command = f"{self.parser.prog} {shlex.join(self.arguments)}"
         if fits and not config.ckpt_path:
@@ -130,7 +130,7 @@ class TrainingCLI(AskedSettingsCLI):
         self.resumed: str | None = config.ckpt_path or None
 
     def choose_folder(self, config: Any) -> None:
-        """Set the folder of the run: the one asked for, that of its checkpoint, or for a `fit` a new one.
+        """Set the folder of the run: the given one, the checkpoint's, or a new one for `fit`.
 
         Raises:
             ValueError: a folder with another run, or one that cannot be written to.
@@ -172,7 +172,7 @@ class TrainingCLI(AskedSettingsCLI):
             self.model.vit.compile(backend=config.compile)
 
     def before_fit(self) -> None:
-        """Check the images, and say what the training would do, where that is asked for."""
+        """Check the images for `--check_data`, and describe the training for `--dry_run`."""
         config = self.config[self.subcommand]
         if config.check_data:
             check_images(self.datamodule)
@@ -188,7 +188,7 @@ class TrainingCLI(AskedSettingsCLI):
             self.find_lr(config, self.finder)
 
     def find_lr(self, config: Any, options: dict[str, Any]) -> None:
-        """Choose the learning rate by a range test, and write it into the model and the run's configuration."""
+        """Choose the learning rate by a range test, and set it in the model and the run's configuration."""
         if self.trainer.world_size > 1:
             raise ValueError("LearningRateFinder needs one process: take --find_lr first, then --model.optim.lr.")
         result = range_test(self.model, self.datamodule, config.trainer.as_dict(), options)
@@ -200,7 +200,7 @@ class TrainingCLI(AskedSettingsCLI):
         rank_zero_info(f"LearningRateFinder: --model.optim.lr {result.suggestion:g}")
 
     def after_fit(self) -> None:
-        """Validate and write the metrics where another callback, or a kill in the last validation, left that out."""
+        """Validate and write the metrics if another callback, or a kill in the last validation, prevented that."""
         trainer = self.trainer
         for record in [c for c in trainer.callbacks if isinstance(c, FinalMetrics)]:  # type: ignore[attr-defined]
             if record.was_finished(trainer):
@@ -227,5 +227,5 @@ class TrainingCLI(AskedSettingsCLI):
             logger=training_loggers(asked["logger"], config) if fits else asked["logger"] or False,
             max_time=None,
             enable_model_summary=False,  # a table of metrics, without the operations
-            default_root_dir=asked["default_root_dir"] or config.run_dir,  # for want of a logger
+            default_root_dir=asked["default_root_dir"] or config.run_dir,  # used without a logger
         )

@@ -1,4 +1,4 @@
-"""The options of a training beside its model, its data and its trainer: for the command line, and for sweeps."""
+"""The options of a training besides those of model, data and trainer, for the command line and for sweeps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Option(NamedTuple):
     """An option with a value.
 
     Attributes:
-        type: that the parser reads.
-        default: without the option.
-        help: what it does.
+        type: type of the value, for the parser.
+        default: value without the option.
+        help: help text.
     """
 
     type: Any
@@ -22,14 +22,14 @@ class Option(NamedTuple):
 
 
 OPTIONS = {
-    "run_dir": Option(str, "", "where the run writes; runs/TIME by default"),
+    "run_dir": Option(str, "", "folder of the run; runs/TIME by default"),
     "ema": Option(float, 0.0, "decay of an average of the weights; 0 for none"),
-    "init_from": Option(str, "", "a checkpoint, or a run's folder, to start with the weights of"),
+    "init_from": Option(str, "", "checkpoint, or folder of a run, with the initial weights"),
     "imports": Option(list[str] | str, [], "your modules, imported first"),
     "compile": Option(str, "", "a backend of torch.compile, such as inductor"),
     "matmul_precision": Option(MatmulPrecision, None, MATMUL_HELP),
     "checkpoint_every": Option(int, 500, "steps between saves of last.ckpt"),
-    "figures_every": Option(int, 1, "validations from one set of TensorBoard's figures to the next; 0 for none"),
+    "figures_every": Option(int, 1, "number of validations per set of TensorBoard's figures; 0 for none"),
 }
 FLAGS = {
     "find_lr": "suggest a learning rate by a range test, and stop",

@@ -1,4 +1,4 @@
-"""What jsonargparse says of a wrong value, in one line: the field, what it takes, what was given, and an example."""
+"""Shorten jsonargparse's errors to one line: the field, the expected and the given value, and an example."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = {
     "dict": "fields with values",
     "NoneType": "null",
 }
-ALIASES = {  # of --trainer.precision, as other programs name it
+ALIASES = {  # names of --trainer.precision in other programs
     **dict.fromkeys(("fp16", "float16", "half", "16bit", "amp"), "16-mixed"),
     **dict.fromkeys(("bfloat16", "bf16_mixed"), "bf16-mixed"),
     **dict.fromkeys(("fp32", "float32", "single"), "32-true"),
@@ -27,7 +27,7 @@ CLASSES = {"trainer.callbacks": "callbacks", "trainer.logger": "loggers", "train
 
 
 def in_one_line(message: str) -> str:
-    """Return an error of the parser in one line; any other text as it is."""
+    """Return an error of the parser in one line; other text is returned unchanged."""
     problem = re.search(r"Problem with given class_path '([\w.]+)':\s*(.+?)\n", message)
     if problem:
         module, _, name = problem[1].rpartition(".")
@@ -48,7 +48,7 @@ def in_one_line(message: str) -> str:
         return f"{name} has to be one of {', '.join(choices)}, not {value!r}.{hint}"
     kinds = [KINDS[kind] for kind in dict.fromkeys(re.findall(r"Expected a <class '(\w+)'>", message)) if kind in KINDS]
     if "a list" in kinds:
-        sizes = re.fullmatch(r"\d+(x\d+)+", value)  # 96x64, as evaluations take a size
+        sizes = re.fullmatch(r"\d+(x\d+)+", value)  # 96x64, the form of sizes in evaluations
         example = ", ".join(part.strip() for part in value.strip("()").split("x" if sizes else ","))
         return f"{name} has to be a list, not {value}: --{name} '[{example}]'."
     return f"{name} has to be {' or '.join(kinds)}, not {value!r}." if kinds else message

@@ -18,23 +18,23 @@ from train.command.parse_errors import in_one_line
 from train.command.part_help import listing
 from train.command.recipe import nearest_field
 
-LINKED = {"data.seed", "model.vit.seed"}  # which follow from another field
+LINKED = {"data.seed", "model.vit.seed"}  # fields that are set by another field
 
 
-# So that config.yaml has the device of StochasticWeightAveraging as text that can be read again.
+# Serialises the device of StochasticWeightAveraging in config.yaml as text that can be parsed again.
 register_type(torch.device, deserializer_exceptions=(ValueError, TypeError, RuntimeError))
-# And names such as the interval of Timer, which Lightning has as enumerations.
+# The same for names such as the interval of Timer, which are enumerations in Lightning.
 yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, name: dumper.represent_str(str(name.value)))
 
 
 class Parser(LightningArgumentParser):
-    """A parser whose errors name the nearest field, without a page of usage, and that takes no abbreviations."""
+    """A parser that takes no abbreviations, and whose errors name the nearest field without printing the usage."""
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **{"allow_abbrev": False, **options})
 
     def format_help(self, *arguments: Any) -> str:
-        """Return the help, shorter and with the parts of a model where they can be chosen."""
+        """Return a shortened help, with the parts of a model where they can be chosen."""
         if "model.vit.encoding" not in option_names(self):
             return super().format_help(*arguments)
         formatter, self.formatter_class = self.formatter_class, Unwrapped
@@ -57,7 +57,7 @@ class Parser(LightningArgumentParser):
         if empty:
             message = f"{empty[1]} is missing: what it belongs to is there, with nothing in it."
         elif unknown:
-            longer = sorted(name for name in names if name.startswith(f"{unknown[1]}_"))  # seed, of seed_everything
+            longer = sorted(name for name in names if name.startswith(f"{unknown[1]}_"))  # seed -> seed_everything
             hint = nearest_field(unknown[1], names) or (f" Did you mean {longer[0]!r}?" if longer else "")
         sys.stderr.write(f"error: {message.strip()}{hint}\n")
         raise SystemExit(2)

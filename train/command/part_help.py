@@ -1,4 +1,4 @@
-"""The names and options of a model's parts as text, for help: encodings, feature maps, distance decays, value maps."""
+"""List the names and options of a model's parts for the help: encodings, feature maps, decays, value maps."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PARTS: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
 
 
 def options(build: Callable[..., Any]) -> str:
-    """Return the options of a part with their defaults, as `order=1, learned=False`."""
+    """Return the options of a part with their defaults as text, `order=1, learned=False`."""
     parameters = inspect.signature(build).parameters.values()
     return ", ".join(f"{p.name}={p.default}" for p in parameters if p.name not in RESERVED_OPTIONS)
 
 
 def listing() -> str:
-    """Return a line for each name, under the field that takes it."""
+    """Return a line for each name, grouped by the field that takes it."""
     lines = ["The parts of a model, each with its options and their defaults:"]
     for field, (options_field, table) in PARTS.items():
         lines += ["", f"--model.vit.{field} NAME --model.vit.{options_field} '{{OPTION: VALUE}}'"]

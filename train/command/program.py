@@ -1,4 +1,4 @@
-"""How a program was called, for messages and for the history of a run."""
+"""The command by which a program was called, for messages and for the history of a run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 
 def program_name(module: str, is_script: bool = False) -> str:
-    """Return how this process was called, for messages and commands to repeat.
+    """Return the program name by which this process was called, for commands in messages.
 
     Args:
-        module: of `python -m`, such as `train`.
-        is_script: the command line is that of a user's script.
+        module: module of `python -m`, such as `train`.
+        is_script: whether the command line belongs to a user's script.
     """
     if is_script:
         return f"python {shlex.quote(sys.argv[0])}"
@@ -21,10 +21,10 @@ def program_name(module: str, is_script: bool = False) -> str:
 
 
 def typed_command(program: str, arguments: Sequence[str] | None) -> str:
-    """Return the command as it was typed, or of arguments that Python code gives as one would type it.
+    """Return the command as typed, or as it would be typed for the arguments of a call.
 
     Args:
-        program: as of `program_name`.
-        arguments: of a call; None for those of this process.
+        program: program name, from `program_name`.
+        arguments: arguments of a call from Python; None for those of this process.
     """
     return f"{program} {shlex.join(sys.argv[1:] if arguments is None else arguments)}"

@@ -1,6 +1,6 @@
-"""The fields of a recipe: which there are, what they were called before, and how a command line sets them.
+"""The fields of a recipe: known and former names, and their values on a command line.
 
-The library and the trainer are imported where they are used: reading arguments alone needs neither.
+The library and the trainer are imported where they are used, since reading arguments needs neither.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import yaml
 
 from performer_string.utils.registry import nearest
 
-SET_BY_SWEEP = {"seed_everything", "run_dir", "config", "ckpt_path"}  # for each of its runs
-BEFORE_TRAINING = {"dry_run", "find_lr"}  # which end without one
-RENAMED_PARTS = ("model.vit.", "model.optim.")  # whose fields have had other names
+SET_BY_SWEEP = {"seed_everything", "run_dir", "config", "ckpt_path"}  # options that a sweep sets for each run
+BEFORE_TRAINING = {"dry_run", "find_lr"}  # options that end the command without a training
+RENAMED_PARTS = ("model.vit.", "model.optim.")  # groups with renamed fields
 
 
 @functools.cache
 def recipe_fields() -> tuple[set[str], set[str]]:
-    """Return the names of groups of fields and of fields of `python -m train fit`."""
-    from lightning.pytorch import Trainer  # slow to import, and needed by sweeps that have such fields only
+    """Return the names of groups of fields, and of fields, of `python -m train fit`."""
+    from lightning.pytorch import Trainer  # slow to import, and rarely needed by sweeps
 
     from performer_string import ViTConfig
     from train.command.options import FLAGS, OPTIONS
@@ -47,21 +47,21 @@ def recipe_fields() -> tuple[set[str], set[str]]:
 
 
 def packaged_recipes() -> dict[str, Path]:
-    """Return the recipes of `train/configs` by their names."""
+    """Return the paths of the recipes in `train/configs`, by name."""
     return {path.stem: path for path in sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))}
 
 
 def missing_recipe(path: Path) -> FileNotFoundError:
-    """Return the error for a recipe that is not there, with the nearest name."""
+    """Return the error for a missing recipe, with the nearest name."""
     known = list(packaged_recipes())
     return FileNotFoundError(f"there is no recipe {path}.{nearest(path.stem, known)} By name: {', '.join(known)}.")
 
 
 def check_fields(names: Iterable[str]) -> None:
-    """Check names of fields, or of what is inside of one (`model.vit.feature_options.order`).
+    """Check names of fields, or of entries in a field (`model.vit.feature_options.order`).
 
     Raises:
-        ValueError: an unknown name, with the nearest one, or a field that a sweep's runs cannot be given.
+        ValueError: an unknown name (the message has the nearest one), or a field that a sweep sets itself.
     """
     from performer_string import ViTConfig
 
@@ -81,18 +81,18 @@ def check_fields(names: Iterable[str]) -> None:
 
 
 def nearest_field(name: str, known: Iterable[str]) -> str:
-    """Return `" Did you mean 'model.optim.lr'?"` for `lr`: the field with this last part, or else the nearest one."""
+    """Return `" Did you mean 'model.optim.lr'?"` for `lr`, from the fields with that last part, or the nearest one."""
     known = list(known)
     alike = [each for each in known if each.rpartition(".")[2] == name.rpartition(".")[2]]
     return f" Did you mean {alike[0]!r}?" if len(alike) == 1 else nearest(name, alike or known)
 
 
 def unknown_field(name: str, known: Iterable[str]) -> ValueError:
-    """Return the error for a field that no recipe has, with the nearest one, or what it is called here.
+    """Return the error for an unknown field, with the nearest name or this project's name for it.
 
     Args:
-        name: in full, as `model.vit.embed_dim`.
-        known: the full names that there are.
+        name: full name, such as `model.vit.embed_dim`.
+        known: full names of all fields.
     """
     from performer_string.models.field_names import field_hint
 
@@ -105,7 +105,7 @@ def unknown_field(name: str, known: Iterable[str]) -> ValueError:
 
 
 def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each option: of `--data.root x`, `--data.root=x`, `--trainer.callbacks+=x`."""
+    """Yield the name and value of each option, for `--data.root x`, `--data.root=x`, `--trainer.callbacks+=x`."""
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=False):
         name, equals, value = argument.partition("=")
         if name.startswith("--") and len(name) > 2:
@@ -113,7 +113,7 @@ def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def parse_value(text: str) -> Any:
-    """Return a value as YAML reads it; text that is no YAML is text."""
+    """Parse a value as YAML; text that is no YAML stays text."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
@@ -121,18 +121,18 @@ def parse_value(text: str) -> Any:
 
 
 def flatten(name: str, value: Any) -> dict[str, Any]:
-    """Return the fields inside of a value, by their full names."""
+    """Return the nested fields in a value, by full name."""
     if not isinstance(value, Mapping):
         return {name: value}
     return {full: leaf for key, part in value.items() for full, leaf in flatten(f"{name}.{key}", part).items()}
 
 
 def find_conflict(overrides: Mapping[str, Any], arguments: Sequence[str]) -> str | None:
-    """Return the first option that sets a field to another value than overrides that stand before it, or None.
+    """Return the first option that sets a field to another value than earlier overrides; None where none does.
 
     Args:
-        overrides: values by the full names of fields.
-        arguments: of a command line.
+        overrides: values of fields, by full name.
+        arguments: arguments of a command line.
     """
     before = {key: flatten(key, override) for key, override in overrides.items()}
     for name, text in options_of(arguments):
@@ -145,7 +145,7 @@ def find_conflict(overrides: Mapping[str, Any], arguments: Sequence[str]) -> str
 
 
 def text_value(text: Any) -> Any:
-    """Return a value as the parser reads it from text (1e-3 is a number there); what is no YAML stays as it is."""
+    """Parse a value as the parser does (1e-3 is a number there); text that is no YAML stays text."""
     from jsonargparse import get_loader
 
     try:
@@ -156,13 +156,13 @@ def text_value(text: Any) -> Any:
 
 @functools.cache
 def report_rename(former: str, current: str) -> None:
-    """Write once, from the first process of a run, that a field has another name now."""
+    """Report once, from the first process of a run, that a field was renamed."""
     if not int(os.environ.get("LOCAL_RANK", 0)):
         sys.stderr.write(f"note: {former} is called {current} now; the former name is still read.\n")
 
 
 def current_option(name: str) -> str:
-    """Return the name of a field, or of what is inside of one, of today: `model.vit.log_n_scaling`."""
+    """Return the current name of a field, or of an entry in a field, such as `model.vit.log_n_scaling`."""
     from performer_string.utils.renames import current_fields
 
     for part in RENAMED_PARTS:
@@ -176,11 +176,11 @@ def current_option(name: str) -> str:
 
 
 def current_recipe(content: Any, prefix: str = "") -> Any:
-    """Return fields of a recipe, nested or with dots in their names, under the names of today.
+    """Return the fields of a recipe, nested or with dots in their names, under their current names.
 
     Args:
-        content: values by name, or a single value, which is returned as it is.
-        prefix: what comes before their names.
+        content: values by name, or a single value, which is returned unchanged.
+        prefix: prefix of their full names.
     """
     from performer_string.utils.renames import current_name
 
@@ -194,7 +194,7 @@ def current_recipe(content: Any, prefix: str = "") -> Any:
 
 
 def current_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return arguments of `python -m train` under the names of today; configurations with others become text."""
+    """Return arguments of `python -m train` under current names; configurations with former names become text."""
     current, option = [], ""  # the option whose value comes next
     for argument in arguments:
         if argument.startswith("--") and "=" in argument:
@@ -211,7 +211,7 @@ def current_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def current_value(name: str, text: str) -> str:
-    """Return the value of an option: a configuration (text or a file) with names of before as JSON with today's."""
+    """Return an option's value; a configuration (text or file) with former names becomes JSON with current ones."""
     from performer_string.utils.renames import current_name
 
     prefix = {"config": "", "model": "model.", "model.vit": "model.vit.", "model.optim": "model.optim."}.get(name)
@@ -219,12 +219,12 @@ def current_value(name: str, text: str) -> str:
         return current_name("feature map", text)
     if prefix is None:
         return text
-    from jsonargparse import get_loader  # reads 1e-3 as a number, as the parser does
+    from jsonargparse import get_loader  # it parses 1e-3 as a number, as the parser does
 
     path = Path(text).expanduser()
     try:
         content = get_loader("yaml")(path.read_text(encoding="utf-8") if len(text) < 4096 and path.is_file() else text)
-    except (OSError, ValueError, yaml.YAMLError):  # the parser has words for it
+    except (OSError, ValueError, yaml.YAMLError):  # the parser reports it
         return text
     current = current_recipe(content, prefix)
     return text if current == content else json.dumps(current)

@@ -1,4 +1,4 @@
-"""Checks of the settings of a command, before anything is built."""
+"""Checks of a command's settings, before anything is built."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ GROUPS = (
     "model.loss",
     *(f"data.{name}" for name in TASKS),
     "trainer",
-)  # without others the parser has an error
+)  # the parser reports others
 
 
 def check_seed(value: int | bool) -> int:
-    """Return a seed; raise a ValueError for true and false, which Lightning takes for any seed or none."""
+    """Return a seed; raise a ValueError for true and false, which Lightning accepts as a random or no seed."""
     if isinstance(value, bool):
         raise ValueError(f"seed_everything has to be a number, 0 or more, not {str(value).lower()}.")
     return value
 
 
 def check_groups(config: Any) -> None:
-    """Raise a ValueError for a group of fields that is there with nothing in it."""
+    """Raise a ValueError for an empty group of fields."""
     for group in GROUPS:
         if config.get(group) is None:
             raise ValueError(f"{group} is there with nothing in it: give it fields, or leave it out.")
 
 
 def check_command(command: str | None, config: Any) -> None:
-    """Raise a ValueError for options that a command does not have, or for values out of range.
+    """Raise a ValueError for options that a command does not take, or for values out of range.
 
     Args:
-        command: `fit`, `validate` or `test`.
-        config: of that command.
+        command: name of the command, `fit`, `validate` or `test`.
+        config: configuration of that command.
     """
     fits = command == "fit"
     if not fits and (config.dry_run or config.check_data or config.find_lr):
@@ -57,7 +57,7 @@ def check_command(command: str | None, config: Any) -> None:
 
 
 def check_trainer(trainer: Any) -> None:
-    """Raise a ValueError for a strategy, a precision or a mode in which a model is not trained."""
+    """Raise a ValueError for an unsupported strategy, precision or mode."""
     check_sharding_strategy(trainer.strategy)
     if trainer.barebones:
         raise ValueError("trainer.barebones has no checkpoints, and a run is nothing without them. Leave it out.")
@@ -69,7 +69,7 @@ def check_trainer(trainer: Any) -> None:
 
 
 def check_sharding_strategy(strategy: Any) -> None:
-    """Raise a ValueError for a strategy that shards the model between processes in another way than the one here."""
+    """Raise a ValueError for a strategy that shards the model other than this project's strategy."""
     name = str(getattr(strategy, "class_path", strategy)).rpartition(".")[2].lower()
     if name != NAME and name.startswith(("fsdp", "deepspeed", "modelparallel")):
         raise ValueError(

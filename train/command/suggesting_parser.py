@@ -11,21 +11,21 @@ from performer_string.utils.registry import nearest
 
 
 class SuggestingParser(argparse.ArgumentParser):
-    """`argparse.ArgumentParser` that ends the program for unknown arguments with the usage of its own command.
+    """An `ArgumentParser` that ends the program for unknown arguments, with its command's usage and a suggestion.
 
-    The parser of a program would show the usage of the program, and no suggestion.
+    The parser of the whole program would show its own usage, without a suggestion.
     """
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Return the options and no unknown arguments, which end the program."""
+        """Return the options; unknown arguments end the program."""
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}.{self.hint(unknown)}")
         return options, unknown
 
     def hint(self, unknown: Sequence[str]) -> str:
-        """Return the option that the first unknown one may have been meant as, or an empty string."""
+        """Return the nearest known option for the first unknown one as text; empty where none is near."""
         first = next((argument.partition("=")[0] for argument in unknown if argument.startswith("-")), "")
         known = re.findall(r"^ +(?:-\w, )?(--[\w-]+)", self.format_help(), re.MULTILINE)
-        hint = nearest(first.strip("-"), [name.strip("-") for name in known])  # all names are alike in their dashes
+        hint = nearest(first.strip("-"), [name.strip("-") for name in known])  # all names have dashes
         return hint.replace("'", "'--", 1) if first else ""
