@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from torch.export import ExportedProgram
 
 from eval.cli import main
@@ -122,18 +122,25 @@ def test_the_guide_uses_a_file_without_torch(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("192 |") == 2  # by default also of twice the size, for one image and three
     metadata = {each.key: json.loads(each.value) for each in onnx.load(file).metadata_props}
     assert (metadata["patch"], metadata["mean"]) == ([24, 24], [0.4, 0.5, 0.6])
-    pixels = np.random.default_rng(0).integers(0, 256, (4, 5, 3), np.uint8)
-    picture = Image.fromarray(pixels).resize((120, 100))  # smooth
-    picture.save(tmp_path / "photograph.jpg")
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 5, 4), np.uint8)
+    picture = Image.fromarray(pixels).resize((120, 100))  # smooth, and transparent in places
     (block,) = [each for each in blocks(REPOSITORY / "docs/guides/share.md", "python") if "onnxruntime" in each.text]
     monkeypatch.chdir(tmp_path)
-    capsys.readouterr()
-    names: dict[str, object] = {}
-    exec(block.text, names)
-    with torch.no_grad():
-        expected = model.eval()(model.transform()(Image.open("photograph.jpg"))[None])[0]
-    assert capsys.readouterr().out.strip() == model.classes[expected.argmax()]
-    np.testing.assert_allclose(names["logits"][0], expected, atol=0.2)  # other rounding in the resizing
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    lying = {"format": "JPEG", "exif": turned}
+    for image, kind in ((picture.convert("RGB"), {}), (picture.convert("RGB"), lying), (picture, {"format": "PNG"})):
+        image.save("photograph.jpg", **kind)
+        seen = model.transform()(Image.open("photograph.jpg"))
+        capsys.readouterr()
+        names: dict[str, object] = {}
+        exec(block.text, names)
+        with torch.no_grad():
+            expected = model.eval()(seen[None])[0]
+        difference = np.abs(names["pixels"] - seen.permute(1, 2, 0).numpy()).mean()
+        assert difference < 0.05, kind  # other rounding in the resizing
+        np.testing.assert_allclose(names["logits"][0], expected, atol=0.2)
+        assert capsys.readouterr().out.strip() == model.classes[expected.argmax()]
 
 
 @pytest.mark.slow
