@@ -92,18 +92,20 @@ class Preprocessing:
 
     def prepare(self, image: Any, cover: Callable[[Tensor], Tensor] | None) -> Tensor:
         """Return one image as `transform` does, where `cover` brings it to its size."""
+        wanted = f"an image has to be a PIL image or a uint8 tensor [C, H, W] of {len(self.mean)} channels"
         if not isinstance(image, Tensor):
+            from PIL.Image import Image
             from torchvision.transforms import v2
 
             from performer_string.images.reading import as_rgb
 
+            if not isinstance(image, Image):  # an array may be [H, W, C] or [C, H, W], and RGB or BGR
+                hint = "PIL.Image.fromarray(x) takes an array [H, W, 3] of RGB, or [H, W]; Image.open(x) a path"
+                raise ValueError(f"{wanted}, not {type(image).__name__}. {hint}.")
             rgb = as_rgb(image, self.background)
             image = v2.functional.pil_to_tensor(rgb.convert("L") if len(self.mean) == 1 else rgb)
         if image.dtype != torch.uint8 or image.ndim != 3 or len(image) != len(self.mean):
-            raise ValueError(
-                f"an image has to be a PIL image or a uint8 tensor [C, H, W] of {len(self.mean)} channels, not "
-                f"{image.dtype} of shape {list(image.shape)}."
-            )
+            raise ValueError(f"{wanted}, not {image.dtype} of shape {list(image.shape)}.")
         return self.normalise(image if cover is None else cover(image))
 
 

@@ -57,6 +57,14 @@ def test_transform_of_grey_images_and_tensors():
         model.transform(10)
 
 
+@pytest.mark.parametrize("image", [np.zeros((8, 12, 3), np.uint8), "bird.jpg"], ids=["array", "path"])
+def test_what_is_no_image_is_named(image):
+    model = small_vit()
+    model.preprocessing = Preprocessing((0.5,) * 3, (0.5,) * 3)
+    with pytest.raises(ValueError, match=r"a PIL image or a uint8 tensor \[C, H, W\] of 3 channels, not (ndarray|str)"):
+        model.transform()(image)
+
+
 def test_preprocessing_is_carried():
     model = small_vit()
     with pytest.raises(ValueError, match="does not know how its images were normalised"):
