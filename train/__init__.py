@@ -1,1 +1,1 @@
-"""`python -m train`: recipes, data and the training loop around `performer_string`."""
+"""Training of the models of `performer_string`: recipes, data and the training loop, `python -m train`."""

@@ -1,6 +1,6 @@
-"""Private names of Lightning, jsonargparse and torch that training cannot do without, each with the public way.
+"""Workarounds that need private names of Lightning, jsonargparse and torch, all in one file.
 
-Tested on Lightning 2.6, jsonargparse 4.53, torch 2.11 and 2.14. Nothing else in `train` uses a private name of them.
+Tested on Lightning 2.6, jsonargparse 4.53, torch 2.11 and 2.14. No other module of `train` uses their private names.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from torch import nn
 
 
 class AskedSettingsCLI(LightningCLI):
-    """Lightning's command line, with the settings that are asked for also where a checkpoint is resumed.
+    """Lightning's command line, in which given settings take precedence over those of a resumed checkpoint.
 
-    Lightning 2.6 lets hyper-parameters of the checkpoint replace them and has no public switch for it.
+    Lightning 2.6 replaces them by the checkpoint's hyperparameters, and has no public switch for it.
     """
 
     def _parse_ckpt_path(self) -> None:
@@ -24,32 +24,32 @@ class AskedSettingsCLI(LightningCLI):
 
 
 def option_names(parser: ArgumentParser) -> list[str]:
-    """Return the names of all options of a parser; argparse has no public list of them."""
+    """Return the names of all options of a parser, of which argparse has no public list."""
     return [action.dest for action in parser._actions]
 
 
 def subcommands_of(parser: ArgumentParser) -> dict[str, ArgumentParser]:
-    """Return the parsers of the subcommands by name; argparse has no public list of them."""
+    """Return the parsers of subcommands by name, of which argparse has no public list."""
     return next((dict(a.choices) for a in parser._actions if isinstance(a.choices, dict)), {})
 
 
 def count_whole_epochs(trainer: L.Trainer) -> None:
-    """Let Lightning count an epoch of a checkpoint as done where it was, also under `max_steps`.
+    """Let Lightning count a finished epoch of a checkpoint as finished, also under `max_steps`.
 
-    Lightning 2.6 takes every epoch of such a checkpoint for one that was left within it, so that an empty one would
-    count. It has no public switch for it.
+    Lightning 2.6 treats every epoch of such a checkpoint as interrupted, so that an empty epoch would follow. It has no
+    public switch for it.
     """
     trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
 
 
 def share_between_all_processes(strategy: ModelParallelStrategy) -> None:
-    """Let a strategy shard a model between all processes, however many there are.
+    """Let a strategy shard a model between all processes, whatever their number.
 
-    Lightning 2.6 takes the number of machines for want of one, and knows that of processes only after it was built.
+    Lightning 2.6 uses the number of machines by default, and knows the number of processes only after construction.
     """
     strategy._data_parallel_size = strategy.num_nodes * strategy.num_processes
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Return whether `module.compile()` was called; torch has no public way to ask."""
+    """Return whether `module.compile()` was called, for which torch has no public query."""
     return module._compiled_call_impl is not None

@@ -1,4 +1,4 @@
-"""What a training step changes at random: mixes of images, their size, and the positions of their patches."""
+"""Random changes in a training step: mixed images, image sizes, and positions of patches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from train.optim import OptimConfig
 
 
 def build_mixes(config: OptimConfig, num_classes: int) -> list[v2.Transform]:
-    """Return the mixes of images and labels of which each step draws one."""
+    """Return the transforms that mix images and labels, of which each step applies a random one."""
     mixes: list[v2.Transform] = []
     if config.mixup:
         mixes.append(v2.MixUp(alpha=config.mixup, num_classes=num_classes))
@@ -21,12 +21,12 @@ def build_mixes(config: OptimConfig, num_classes: int) -> list[v2.Transform]:
 
 
 def random_size(images: Tensor, vit: ViT, scale: float) -> Tensor:
-    """Return the images of one step, all resized by one factor, log-uniform in [1 / scale, scale].
+    """Return the images of a step, resized by a common factor that is log-uniform in [1 / scale, scale].
 
     Args:
-        images: [B, C, H, W], or videos [B, C, T, H, W], whose frames stay as many.
-        vit: the model, whose patches the new size is a multiple of.
-        scale: 1 for the images as they are.
+        images: images [B, C, H, W], or videos [B, C, T, H, W], which keep their number of frames.
+        vit: the model; the new size is a multiple of its patch size.
+        scale: largest factor; 1 for no change.
     """
     if scale == 1:
         return images
@@ -37,12 +37,12 @@ def random_size(images: Tensor, vit: ViT, scale: float) -> Tensor:
 
 
 def possible_sides(side: int, patch: int, scale: float) -> list[int]:
-    """Return every height, or width, that `random_size` may resize images of this one to, in pixels.
+    """Return all heights (or widths) in pixels to which `random_size` may resize images.
 
     Args:
-        side: of the images.
-        patch: of the model, along this axis.
-        scale: as of `random_size`.
+        side: height (or width) of the images in pixels.
+        patch: patch size of the model along this axis.
+        scale: largest factor, as in `random_size`.
     """
     if scale == 1:
         return [side]
@@ -51,12 +51,12 @@ def possible_sides(side: int, patch: int, scale: float) -> list[int]:
 
 
 def random_positions(images: Tensor, vit: ViT, config: OptimConfig) -> Tensor | None:
-    """Return positions [N, C] for the patches of all images of one step; None for those of the grid.
+    """Return random positions [N, C] for the patches of all images of a step; None for those of the grid.
 
     Args:
-        images: [B, C, H, W].
+        images: images, [B, C, H, W].
         vit: the model.
-        config: with the ranges.
+        config: settings with the ranges of the changes.
     """
     if (config.randomized_positions, config.position_scale, config.position_offset) == (1, 1, 0):
         return None
@@ -64,19 +64,19 @@ def random_positions(images: Tensor, vit: ViT, config: OptimConfig) -> Tensor | 
 
 
 def jitter_positions(positions: Tensor, config: OptimConfig) -> Tensor:
-    """Return positions of a grid, moved at random as a whole: the order along each axis stays.
+    """Return randomly changed positions of a grid, in the same order along each axis.
 
-    The numbers are from torch's global generator on the CPU, which training seeds for each step.
+    Random numbers come from torch's global generator on the CPU, which training seeds for each step.
 
     Args:
-        positions: of the cells of a grid [N, C], one unit a patch.
-        config: with the ranges. For `randomized_positions` f, n of the round(f n) positions of a larger grid are drawn
-            along each axis of n cells. The scale comes then, and the offset last.
+        positions: positions of the cells of a grid in patches, [N, C].
+        config: settings with the ranges. For `randomized_positions` f, each axis of n cells gets n of the round(f n)
+            positions of a larger grid. Scale and offset follow in this order.
 
     Returns:
-        [N, C].
+        Positions, [N, C].
 
-    Source: randomized positions, arXiv:2305.16843, there for one axis.
+    Source: randomized positions (arXiv:2305.16843), there for one axis.
     """
     factor, scale, offset = config.randomized_positions, config.position_scale, config.position_offset
     if config.randomized_positions_min is not None:
@@ -84,7 +84,7 @@ def jitter_positions(positions: Tensor, config: OptimConfig) -> Tensor:
     if factor > 1:
         drawn = torch.empty_like(positions)
         for c, axis in enumerate(positions.unbind(-1)):
-            cells, index = axis.unique(return_inverse=True)  # of the sorted coordinates
+            cells, index = axis.unique(return_inverse=True)  # index of the sorted coordinates
             chosen = torch.randperm(round(factor * len(cells)))[: len(cells)].sort().values
             drawn[:, c] = chosen.to(axis)[index]
         positions = drawn

@@ -1,4 +1,4 @@
-"""Trained models of checkpoints, and what is checked where a training begins or goes on with one."""
+"""Load trained models from checkpoints, and check a checkpoint before a training starts from it or resumes it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from train.checkpoint_file import read_checkpoint, vit_config
 from train.optim import OptimConfig
 from train.runs.folder import BEST, HISTORY
 
-if TYPE_CHECKING:  # Lightning and torchvision, which take seconds to import, are so where a model is loaded
+if TYPE_CHECKING:  # Lightning and torchvision take seconds to import, so `load_trained` imports them
     from train.data.module import ImageData
     from train.module import ImageClassifier
 
-# Which a resumed optimiser has already.
+# Settings that are part of a resumed optimiser's state.
 GROUP_SETTINGS = ("lr", "weight_decay", "decay_all", "encoding_lr", "encoding_weight_decay")
 
 
@@ -30,11 +30,11 @@ class Trained:
     """A trained model and its training.
 
     Attributes:
-        path: of the checkpoint.
-        classifier: the model, in evaluation mode.
-        data: what it was trained on.
-        settings: all that it was trained with.
-        name: in tables, which an evaluation of several models decides.
+        path: path of the checkpoint.
+        classifier: the model in evaluation mode.
+        data: data module of the training.
+        settings: all settings of the training, by name.
+        name: name in tables, set by an evaluation of several models.
     """
 
     path: Path
@@ -45,17 +45,17 @@ class Trained:
 
 
 def load_trained(path: str | Path, **overrides: Any) -> Trained:
-    """Return the model of a checkpoint, or of a run's last one.
+    """Return the trained model of a checkpoint, or of the last checkpoint of a run.
 
     Args:
-        path: of a checkpoint, or of the folder of a run.
-        overrides: fields of `ViTConfig` in place of those in the checkpoint.
+        path: path of a checkpoint, or of a run's folder.
+        overrides: fields of `ViTConfig` that replace those in the checkpoint.
 
     Raises:
         CheckpointError: a checkpoint that cannot be read, or whose weights do not fit its configuration.
     """
     path = find_checkpoint(path)
-    content = read_checkpoint(path)  # before what is slow to import: it may not be there
+    content = read_checkpoint(path)  # before slow imports, since the file may be missing
     from train.data.module import ImageData
     from train.distill import DistillationConfig
     from train.loss import LossConfig
@@ -69,40 +69,40 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
         classifier.load_state_dict(content["state_dict"])
         classifier.vit.preprocessing = Preprocessing.of_checkpoint(content)
         data = ImageData.from_checkpoint(content["ImageData"])
-        optim = OptimConfig(**current_fields(saved.get("optim", {})))  # what is newer has its default
+        optim = OptimConfig(**current_fields(saved.get("optim", {})))  # newer fields have their defaults
         distillation = DistillationConfig(**saved.get("distillation", {}))
         loss = LossConfig(**saved.get("loss", {}))
     except (KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"the weights in {path} do not match the configuration beside them: {error}") from error
-    steps = "best" if path.name == BEST else content.get("global_step")  # the best may be of any step
+    steps = "best" if path.name == BEST else content.get("global_step")  # the best may be from any step
     terms = {"distillation": asdict(distillation), "loss": asdict(loss)}
     settings = {**asdict(vit), **asdict(optim), **data.plain(), **terms, "steps": steps}
     return Trained(path, classifier.eval(), data, settings)
 
 
 def differences(saved: dict[str, Any], asked: dict[str, Any]) -> list[str]:
-    """Return the fields that differ, each with both of its values."""
+    """Return the fields that differ as text, each with both values."""
     return [f"{k}: {saved.get(k)!r} in the checkpoint, {v!r} asked for" for k, v in asked.items() if saved.get(k) != v]
 
 
 def check_same_model(path: str | Path, content: dict[str, Any], asked: dict[str, Any], resumed: bool) -> None:
-    """Check that a training or test can go on with a checkpoint: a model with these hyper-parameters.
+    """Check that a checkpoint has the hyperparameters of the model that is to be resumed or tested.
 
     Args:
-        path: of the checkpoint.
-        content: of the checkpoint.
-        asked: hyper-parameters of an `ImageClassifier`.
-        resumed: its optimiser goes on as well, with its learning rates, decays and betas.
+        path: path of the checkpoint.
+        content: content of the checkpoint.
+        asked: hyperparameters of the `ImageClassifier` to run.
+        resumed: whether the optimiser is resumed too, so that its learning rates, decays and betas have to agree.
 
     Raises:
-        CheckpointError: with all differences.
+        CheckpointError: hyperparameters that differ; the message lists all of them.
     """
     if "published" in content:
         raise CheckpointError(
             f"{path} is a published model, without the state of an optimiser: start a training from it with "
             f"--init_from, or test it with python -m eval resolution --checkpoint {Path(path).parent}."
         )
-    wrong = differences(asdict(vit_config(content)), asked["vit"])  # what is newer has its default
+    wrong = differences(asdict(vit_config(content)), asked["vit"])  # newer fields have their defaults
     if resumed and "optim" in content["hyper_parameters"]:
         optimisers = [{**asdict(OptimConfig()), **o} for o in (content["hyper_parameters"]["optim"], asked["optim"])]
         saved, new = ({**{k: o[k] for k in GROUP_SETTINGS}, "betas": tuple(o["betas"])} for o in optimisers)
@@ -115,12 +115,12 @@ def check_same_model(path: str | Path, content: dict[str, Any], asked: dict[str,
 
 
 def check_same_class(path: str | Path, content: dict[str, Any], name: str) -> None:
-    """Check that the class of this name trained a checkpoint: another one would go on by its own loss.
+    """Check that a checkpoint was trained by the class `name`, since another class may have another loss.
 
     Raises:
-        CheckpointError: another class did.
+        CheckpointError: another class.
     """
-    trained_by = content.get("classifier", name)  # not in those of old checkpoints
+    trained_by = content.get("classifier", name)  # old checkpoints do not store it
     if trained_by != name:
         raise CheckpointError(
             f"{path} is of a run of the class {trained_by}, and {name} would go on with it, with another loss or "
@@ -130,7 +130,7 @@ def check_same_class(path: str | Path, content: dict[str, Any], name: str) -> No
 
 
 def check_no_average(path: str | Path, content: dict[str, Any]) -> None:
-    """Raise a CheckpointError where the weights are an average: training cannot continue from it."""
+    """Raise a CheckpointError where the weights are an average, from which a training cannot continue."""
     if "current_model_state" in content:
         raise CheckpointError(
             f"{path} is of a run with an average of the weights: resume it with its --ema, or start another run from "
@@ -139,13 +139,13 @@ def check_no_average(path: str | Path, content: dict[str, Any]) -> None:
 
 
 def training_grid(config: ViTConfig) -> list[int]:
-    """Return the grid that positions and log N of a model refer to."""
+    """Return the grid to which positions and log N of a model refer, in patches."""
     patch, image = patch_and_image(config.patch_size, config.image_size)
     return config.position_grid or [size // p for size, p in zip(image, patch, strict=True)]
 
 
 def keep_grid(path: str, vit: Any) -> None:
-    """Set the grid that positions and log N refer to, to that of weights which were trained at another size."""
+    """Set the grid of positions and log N in `vit` to that of weights from another training size."""
     from lightning.pytorch.utilities import rank_zero_info
 
     grid = training_grid(vit_config(read_checkpoint(path, data=False)))
@@ -156,15 +156,15 @@ def keep_grid(path: str, vit: Any) -> None:
 
 
 def start_from(path: str | Path, classifier: ImageClassifier) -> None:
-    """Load the weights of a checkpoint that have the name and shape of the model's into it.
+    """Load the weights of a checkpoint whose names and shapes match into a model.
 
-    Other weights keep their initial values: for example a head for other classes, or a table for another grid. A log
-    message lists them, and the weights of the checkpoint that the model does not have. It also lists fields of the
-    configuration that differ, since another number of heads changes no shape. Random features are turned into the basis
-    of another encoding, so that rotations that start at zero change no outputs.
+    Other weights keep their initial values, such as a head for other classes or a table for another grid. A log message
+    lists them, and the weights of the checkpoint that the model lacks. It also lists fields of the configuration that
+    differ, since another number of heads changes no shape. Random features are transformed to the basis of another
+    encoding, so that rotations that start at zero change no outputs.
 
     Raises:
-        CheckpointError: no weight fits.
+        CheckpointError: no weight matches.
     """
     from lightning.pytorch.utilities import rank_zero_info
 
@@ -184,7 +184,7 @@ def start_from(path: str | Path, classifier: ImageClassifier) -> None:
     keep_draws(classifier.vit, config, training_grid(config), vit_weights(content), taken)
     fresh, unused = weights.keys() - fitting.keys(), saved.keys() - fitting.keys()
     before, asked = asdict(config), asdict(classifier.vit.config)
-    if before["position_grid"] is None:  # `keep_grid` may have set it, with the weights
+    if before["position_grid"] is None:  # `keep_grid` may have set it
         asked["position_grid"] = None
     changed = differences(before, asked)
     groups = {

@@ -1,4 +1,4 @@
-"""Read checkpoints, with errors that say what is wrong."""
+"""Read checkpoints, with helpful errors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ KEYS = {"state_dict", "hyper_parameters", "ImageData"}
 
 
 def read_checkpoint(path: str | Path, data: bool = True) -> dict[str, Any]:
-    """Return the content of a checkpoint, or of a published model, with weights under the names of today.
+    """Return the content of a checkpoint, or of a published model, with current names of weights.
 
     Args:
-        path: of the file.
-        data: whether it has to say what images the model was trained on.
+        path: path of the file.
+        data: whether the file has to contain the data settings of the training.
 
     Raises:
-        CheckpointError: there is no such file, or it is damaged or of another kind.
+        CheckpointError: a file that is missing, damaged or of another kind.
     """
     content = models.read_checkpoint(path)
     if "published" in content:
@@ -37,11 +37,11 @@ def read_checkpoint(path: str | Path, data: bool = True) -> dict[str, Any]:
 
 
 def vit_config(content: dict[str, Any], **overrides: Any) -> ViTConfig:
-    """Return the model's configuration in the content of a checkpoint.
+    """Return the configuration of the model in a checkpoint.
 
     Args:
-        content: of the checkpoint.
-        overrides: fields in place of those.
+        content: content of the checkpoint.
+        overrides: fields that replace those of the checkpoint.
     """
     with naming_imports():
         return ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"], **overrides)

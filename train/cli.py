@@ -1,4 +1,4 @@
-"""The command line of `python -m train`, and of scripts that train another class.
+"""The command line `python -m train`, also for scripts that train another class.
 
 Names and files are checked before Lightning is imported, which takes several seconds.
 """
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 
 
 class Command(NamedTuple):
-    """A line of the list of commands.
+    """An entry in the list of commands.
 
     Attributes:
-        help: what it does.
-        module: whose `main` takes its arguments; none for those of Lightning's command line.
+        help: help text.
+        module: module whose `main` takes the arguments; empty for a command of Lightning's command line.
     """
 
     help: str
     module: str = ""
 
 
-UNHELPFUL_WARNINGS = (  # of Lightning, as regular expressions
+UNHELPFUL_WARNINGS = (  # regular expressions of Lightning's warnings
     "does not have many workers",
     "isinstance.treespec, LeafSpec",
     "args parameter is intended to run",
-    "Set a lower value for log_every_n_steps",  # of epochs of few batches
-    "Checkpoint directory .* exists and is not empty",  # of every resumed run
+    "Set a lower value for log_every_n_steps",  # shown for epochs of few batches
+    "Checkpoint directory .* exists and is not empty",  # shown for every resumed run
 )
 UNHELPFUL_LINES = re.compile(
     r"seamless cloud|GPU available: .* used: False|TPU available: False|Loading `train_dataloader` to estimate"
-    r"|that has Tensor Cores"  # `choose_matmul_precision` says it by its option
-    r"|^Seed set to|^Restored all states|^`Trainer.fit` stopped: `max_\w+="  # which config.yaml and other lines say
+    r"|that has Tensor Cores"  # `choose_matmul_precision` names the option
+    r"|^Seed set to|^Restored all states|^`Trainer.fit` stopped: `max_\w+="  # recorded or printed elsewhere
 )
 
 
@@ -66,19 +66,19 @@ COMMANDS = {
 
 
 def is_helpful(record: logging.LogRecord) -> bool:
-    """Return whether a line of Lightning's log is of use here."""
+    """Return whether a line of Lightning's log is useful here."""
     return UNHELPFUL_LINES.search(record.getMessage()) is None
 
 
 def usage(program: str) -> str:
-    """Return the list of commands."""
+    """Return the list of commands as text."""
     lines = (f"  {name:<11} {command.help}" for name, command in COMMANDS.items())
     more = f"{program} fit --help lists all fields, and the names and options of a model's parts."
     return f"usage: {program} COMMAND ...\n\n" + "\n".join(lines) + f"\n\n{more}"
 
 
 def choose_command(arguments: Sequence[str], program: str) -> str:
-    """Return the command that the arguments begin with; help and a misspelt command end the program."""
+    """Return the command at the start of the arguments; help and a misspelt command end the program."""
     name = arguments[0] if arguments else ""
     if name in ("-h", "--help"):
         print(usage(program))
@@ -98,14 +98,14 @@ def run(
     model: type[ImageClassifier] | None = None,
     data: type[ImageData] | None = None,
 ) -> TrainingCLI | None:
-    """Run a command and raise what goes wrong.
+    """Run a command, without handling its errors.
 
     Args:
-        arguments: of the command line; None for those of this process.
-        model, data: classes in place of `ImageClassifier` and `ImageData`.
+        arguments: arguments of the command line; None for those of this process.
+        model, data: classes that replace `ImageClassifier` and `ImageData`.
 
     Returns:
-        Lightning's command line, with the trainer and the model; None of commands that are not Lightning's.
+        Lightning's command line, with the trainer and the model; None for other commands.
     """
     program = program_name("train", is_script=bool(model or data))
     typed = typed_command(program, arguments)
@@ -133,7 +133,7 @@ def run_lightning(
     program: str,
     typed: str,
 ) -> TrainingCLI:
-    """Run a command of Lightning's command line; arguments as of `run`, and as of `TrainingCLI`."""
+    """Run a command of Lightning's command line; arguments are those of `run` and of `TrainingCLI`."""
     from train.command.lightning_cli import TrainingCLI
     from train.command.parser import Parser
     from train.data.module import ImageData
@@ -155,7 +155,7 @@ def run_lightning(
         seed_everything_default=0,
         auto_configure_optimizers=False,
         trainer_defaults={
-            # One unless torchrun says more, or a recipe's batch size would be another one on each machine.
+            # One device unless torchrun starts more: a recipe's batch size would otherwise depend on the machine.
             "devices": int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
             "num_nodes": int(os.environ.get("GROUP_WORLD_SIZE", 1)),
             "use_distributed_sampler": False,
@@ -166,18 +166,18 @@ def run_lightning(
     )
 
 
-# Of gloo and of torch's store, where a connection to another process of the run breaks.
+# Messages of gloo and torch's store after a broken connection to another process of the run.
 LOST_PROCESS = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 
 
 def explain(error: Exception) -> str | None:
-    """Return what to say of an error that a user can fix, Lightning's included; None of any other."""
+    """Return the message for an error that a user can fix, including Lightning's; None for other errors."""
     message = user_message(error)
     return explain_lightning(error) if message is None else in_one_line(message)
 
 
 def explain_lightning(error: Exception) -> str | None:
-    """Return what to say of an error of Lightning, or of a loss that is not finite; None of any other."""
+    """Return the message for an error of Lightning, or a loss that is not finite; None for other errors."""
     from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
     from train.module import NonFiniteLossError
@@ -194,9 +194,7 @@ def explain_lightning(error: Exception) -> str | None:
         )
     if "No supported gpu backend" in message:
         return "a GPU was asked for (--trainer.accelerator), but torch sees none here. Use cpu, or auto."
-    package = message.startswith(
-        ("Requirement '", "You want to use `", "No module named")
-    )  # of an accelerator, a logger
+    package = message.startswith(("Requirement '", "You want to use `", "No module named"))  # accelerators, loggers
     is_lightnings = isinstance(error, MisconfigurationException | NonFiniteLossError) or (
         (isinstance(error, RuntimeError) and message.startswith("Early stopping conditioned on metric"))
         or (isinstance(error, ModuleNotFoundError) and package)
@@ -210,10 +208,10 @@ def main(
     model: type[ImageClassifier] | None = None,
     data: type[ImageData] | None = None,
 ) -> None:
-    """Run a command; arguments as of `run`.
+    """Run a command; arguments are those of `run`.
 
-    What a user can fix is one message and exit status 2. A training that Ctrl-C has stopped ends with 130, and one that
-    is out of time with 75.
+    Errors that a user can fix end with one message and exit status 2. A training that Ctrl-C stopped ends with 130, and
+    one that is out of time with 75.
     """
     try:
         with one_message(explain):
@@ -221,6 +219,6 @@ def main(
     except KeyboardInterrupt:  # before or after the training itself
         raise SystemExit(128 + signal.SIGINT) from None
     except SystemExit as stop:
-        if isinstance(stop.__context__, KeyboardInterrupt):  # Lightning makes 1 of a second one
+        if isinstance(stop.__context__, KeyboardInterrupt):  # after a second Ctrl-C Lightning exits with 1
             raise SystemExit(128 + signal.SIGINT) from None
         raise

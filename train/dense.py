@@ -1,4 +1,4 @@
-"""What a training with a dense head needs beside that of a classifier: its metric, and what it excludes."""
+"""Additions for training with a dense head: its metric, and a check of incompatible settings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from train.optim import OptimConfig
 
 
 def mean_iou(classes: int) -> MulticlassJaccardIndex:
-    """Return the metric mIoU: intersection over union of each class over all pixels, and their mean over classes."""
+    """Return the metric mIoU: the mean over classes of the intersection over union over all pixels."""
     return MulticlassJaccardIndex(classes, average="macro", validate_args=False)
 
 
 def check_dense(optim: OptimConfig, distillation: DistillationConfig, loss: LossConfig) -> None:
-    """Raise a ValueError for settings that a dense head excludes."""
+    """Raise a ValueError for settings that are incompatible with a dense head."""
     if optim.mixup or optim.cutmix or optim.image_scale > 1:
         raise ValueError(
             "mixup, cutmix and image_scale change images and not the classes of their pixels: leave them out with a "

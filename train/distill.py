@@ -1,4 +1,4 @@
-"""Distillation: learning from a trained model's answers, and from the outputs of its attention in each layer."""
+"""Distillation: learning from a trained model's logits, and from the outputs of its attention in each layer."""
 
 from __future__ import annotations
 
@@ -23,24 +23,23 @@ from train.inspection import record_calls
 
 @dataclass
 class DistillationConfig:
-    """Settings of distillation: a model learns from labels and from a trained model, the teacher.
+    """Settings of distillation, in which a model learns from labels and from a trained model, the teacher.
 
-    The logits of the model are s, and those of the teacher t. o_l are the outputs of the model's attention in layer l,
-    given the tokens that the teacher's layer sees. u_l are the teacher's outputs in that layer. The loss is
+    The logits of the model are s, and those of the teacher t. o_l are the outputs of the model's attention in layer l
+    for the input tokens of the teacher's layer, and u_l the teacher's outputs in that layer. The loss is
 
         (1 - weight) CE(labels, s) + weight T^2 KL(softmax(t / T) || softmax(s / T))
             + attention mean_l |o_l - u_l|^2 / |u_l|^2
 
-    The second term is of Hinton et al., arXiv:1503.02531, and needs the classes of the teacher. The third is the
-    attention transfer of LoLCATs (arXiv:2410.10254, section 3.1) in relative form. It is for linear attention that
-    starts with the weights of a model with softmax (`--init_from`), and needs its layers, width, patches and prefix
-    tokens.
+    The second term is that of Hinton et al. (arXiv:1503.02531), and needs the classes of the teacher. The third term is
+    the attention transfer of LoLCATs (arXiv:2410.10254, section 3.1), relative to |u_l|^2. It is for linear attention
+    that starts with the weights of a softmax model (`--init_from`), with equal depth, width, patches and prefix tokens.
 
     Attributes:
-        teacher: a checkpoint, or the folder of a run or of a published model; none for no teacher.
-        weight: share of the teacher's answers in the loss, 0 to 1.
-        temperature: T, above 0.
-        attention: weight of the attention transfer, 0 for none.
+        teacher: path of a checkpoint, of a run's folder or of a published model; empty for no teacher.
+        weight: share of the teacher's logits in the loss, 0 to 1.
+        temperature: temperature T, above 0.
+        attention: weight of the attention transfer; 0 for none.
     """
 
     teacher: str = ""
@@ -64,16 +63,16 @@ class DistillationConfig:
 
 
 class Teacher:
-    """The trained model of a distillation. It is not an `nn.Module`, and so is in no checkpoint and no optimiser.
+    """The teacher model of a distillation. It is no `nn.Module`, so checkpoints and optimisers do not include it.
 
     Args:
-        config: which model, and what to learn from it.
-        student: the model that learns.
-        data: of the student. Images are normalised anew where the teacher's were normalised otherwise.
-        image_scale: of the student's training, which resizes the images of each step.
+        config: settings of the distillation.
+        student: model that learns.
+        data: data module of the student; images are renormalised where the teacher's normalisation differs.
+        image_scale: largest factor by which the student's training resizes the images of a step.
 
     Raises:
-        ValueError: a checkpoint that cannot be read, or a teacher that the student cannot learn this from.
+        ValueError: a checkpoint that cannot be read, or a teacher that does not match the student.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class Teacher:
         self.data, self.normal = data, self.normalisation(path, content)
 
     def normalisation(self, path: Path, content: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """Return mean and standard deviation of the teacher's images, [C, 1, 1] each."""
+        """Return the mean and standard deviation of the teacher's images, [C, 1, 1] each."""
         if "ImageData" in content:
             data = ImageData.from_checkpoint(content["ImageData"])
             return data.pixels.shift, data.pixels.scale
@@ -116,13 +115,13 @@ class Teacher:
         return shift.view(-1, *axes), scale.view(-1, *axes)
 
     def check_sizes(self, path: Path, student: ViT, size: Size, image_scale: float) -> None:
-        """Raise a ValueError unless the teacher's patches divide the images of every step.
+        """Raise a ValueError unless the teacher's patch size divides the image sizes of all steps.
 
         Args:
-            path: of the teacher.
-            student: whose patches random sizes are multiples of.
-            size: of the images before they are resized at random.
-            image_scale: the largest factor that they are resized by.
+            path: path of the teacher.
+            student: student, whose patch size divides random sizes.
+            size: size of the images in pixels before random resizing.
+            image_scale: largest factor of random resizing.
         """
         names = ("frames", "height", "width")[-len(size) :]
         for name, side, patch, of_student in zip(names, size, self.vit.patch, student.patch, strict=True):
@@ -137,12 +136,12 @@ class Teacher:
                 )
 
     def to(self, device: torch.device) -> Teacher:
-        """Move the model to a device and return this."""
+        """Move the teacher's model to a device, and return the teacher."""
         self.vit.to(device)
         return self
 
     def images(self, images: Tensor) -> Tensor:
-        """Return images as the teacher was trained on them, from those normalised for the student."""
+        """Return images with the teacher's normalisation, from those with the student's."""
         if self.data is None:
             return images
         normals = (self.data.pixels.shift, self.data.pixels.scale), self.normal
@@ -152,11 +151,11 @@ class Teacher:
         return (images * student[1] + student[0] - teacher[0]) / teacher[1]
 
     def losses(self, student: ViT, images: Tensor, positions: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the student's logits, and the terms of the loss with their weights, by name.
+        """Return the student's logits, and the weighted terms of the loss by name.
 
         Args:
-            images: [B, C, H, W], normalised for the student.
-            positions: of the student's patches; None for those of the grid, which the teacher's are always.
+            images: images [B, C, H, W], normalised for the student.
+            positions: positions of the student's patches [N, C]; None for those of the grid. The teacher uses the grid.
         """
         c, terms = self.config, {}
         with record_calls(student.attentions() if c.attention else []) as calls:
@@ -177,12 +176,12 @@ class Teacher:
 
 
 def divergence(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Return T^2 KL(softmax(t / T) || softmax(s / T)), the mean over samples.
+    """Return the mean of T^2 KL(softmax(t / T) || softmax(s / T)) over samples.
 
     Args:
-        logits: s, [B, classes].
-        targets: t, the logits of the teacher, [B, classes].
-        temperature: T.
+        logits: logits s of the student, [B, classes].
+        targets: logits t of the teacher, [B, classes].
+        temperature: temperature T.
     """
     s, t = ((x / temperature).log_softmax(-1) for x in (logits, targets))
     return temperature**2 * F.kl_div(s, t, reduction="batchmean", log_target=True)
@@ -192,7 +191,7 @@ def relative_error(output: Tensor, target: Tensor) -> Tensor:
     """Return |o - u|^2 / |u|^2 over all tokens of all samples.
 
     Args:
-        output, target: o and u, [B, N, D].
+        output, target: outputs o and u, [B, N, D].
     """
     output, target = output.float(), target.float()
     return (output - target).square().sum() / target.square().sum()

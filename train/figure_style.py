@@ -1,6 +1,6 @@
 """The style of all figures, of trainings and evaluations: fonts and lines in `paper.mplstyle`, colours and markers.
 
-It is free of matplotlib, which a training imports only where it draws.
+It does not import matplotlib, which a training needs only to draw.
 """
 
 from __future__ import annotations
@@ -22,6 +22,6 @@ MARKERS = "os^DvPX"
 
 
 def colour_and_marker(number: int) -> dict[str, str]:
-    """Return a pair that no other of the first 49 numbers has; neighbours differ in both."""
+    """Return the colour and marker for a number: distinct for the first 49, and neighbours differ in both."""
     count = len(COLOURS)
     return {"color": COLOURS[number % count], "marker": MARKERS[(number + number // count) % len(MARKERS)]}

@@ -1,4 +1,4 @@
-"""Inputs and outputs of modules inside of a model, its attention in every layer, and its multiplications."""
+"""Inspect a model: inputs and outputs of its modules, its attention in every layer, and its multiplications."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Call:
 
 @contextmanager
 def record_calls(modules: Iterable[nn.Module]) -> Iterator[list[Call]]:
-    """Yield a list that every forward pass of these modules is added to while the block lasts."""
+    """Record every forward pass of some modules within a block, in the list that this yields."""
     calls: list[Call] = []
     with ExitStack() as stack:
         for module in modules:
@@ -44,9 +44,9 @@ def record_calls(modules: Iterable[nn.Module]) -> Iterator[list[Call]]:
 
 @dataclass
 class AttentionInputs:
-    """Inputs of one layer's attention: q, k [B, H, N, d] before the rotation, with the basis already folded in.
+    """Inputs of one layer's attention: q, k [B, H, N, d] with the basis folded in, before the rotation.
 
-    The keys' bias is [B, H, N].
+    `key_bias` is [B, H, N].
     """
 
     backend: AttentionBackend
@@ -58,7 +58,7 @@ class AttentionInputs:
     key_bias: Tensor | None = None
 
     def of_image(self, index: int) -> AttentionInputs:
-        """Return the inputs of one image of the batch."""
+        """Return the inputs for one image of the batch."""
         bias = None if self.key_bias is None else self.key_bias[index : index + 1]
         return replace(self, q=self.q[index : index + 1], k=self.k[index : index + 1], key_bias=bias)
 
@@ -76,22 +76,22 @@ class AttentionInputs:
         return rotate_pair(self.q, self.k, self.rotation)
 
     def weights(self) -> Tensor:
-        """Return the normalised attention, [B, H, N, N]."""
+        """Return the normalised attention weights, [B, H, N, N]."""
         return self.backend.weights(self.q, self.k, self.rotation, self.key_bias)
 
     def exact_weights(self) -> Tensor:
-        """Return the exact softmax of the same logits, [B, H, N, N]."""
+        """Return exact softmax weights of the same logits, [B, H, N, N]."""
         return reference.softmax_weights(*self.rotated(), key_bias=self.key_bias)
 
     def effective_weights(self) -> Tensor:
-        """Return what the values are summed with: the attention times its relative bias, if any, [B, H, N, N]."""
+        """Return the weights of the values: the attention times its relative bias, if any, [B, H, N, N]."""
         return self.weights() if self.locality is None else self.locality.modulate(self.weights(), self.layout)
 
 
 def inspect_attention(vit: ViT, images: Tensor) -> list[AttentionInputs]:
     """Run a model on images in evaluation mode and return the inputs of each layer's attention, in float32.
 
-    A compiled model runs as it is written here: compiled code may not call the hooks that record its layers.
+    A compiled model runs uncompiled here, since compiled code may not call the hooks that record its layers.
     """
     training = vit.training
     try:
@@ -103,24 +103,24 @@ def inspect_attention(vit: ViT, images: Tensor) -> list[AttentionInputs]:
 
 
 def is_sharded(vit: ViT) -> bool:
-    """Return whether each process has a part of a model's weights alone."""
+    """Return whether the weights of a model are sharded between processes."""
     from torch.distributed.fsdp import FSDPModule  # slow to import
 
     return isinstance(vit, FSDPModule)
 
 
 def multiplications(vit: ViT, size: Sequence[int]) -> int | None:
-    """Count the multiplications, each with an addition, that a folded model needs for an image.
+    """Return the number of multiplications, each with an addition, of a folded model for one image.
 
-    What is cached over images does not count. Nothing is computed, but for a model with a relative bias, whose sums
-    are chosen by its values.
+    Values that are cached over images do not count. The count runs on the meta device, except for a relative bias,
+    whose method of summation depends on its values.
 
     Args:
         vit: the model, which is copied.
-        size: of the image in pixels.
+        size: size of the image in pixels.
 
     Returns:
-        Those of matrix products, convolutions and attention; None where a part of the model has no such form.
+        Multiplications in matrix products, convolutions and attention; None where a part cannot be counted.
     """
     device = "cpu" if vit.localities() and not is_sharded(vit) else "meta"
     try:
@@ -130,6 +130,6 @@ def multiplications(vit: ViT, size: Sequence[int]) -> int | None:
             copied(image)
             with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
                 copied(image)
-    except (NotImplementedError, RuntimeError, ValueError):  # a user's own part, or hooks as those of a profiler
+    except (NotImplementedError, RuntimeError, ValueError):  # a user's own part, or hooks such as a profiler's
         return None
     return counter.get_total_flops() // 2

@@ -1,4 +1,4 @@
-"""Intervals: of accuracies by Wilson, and of any statistic by the bootstrap."""
+"""Confidence intervals: Wilson's for accuracies, and the bootstrap for any statistic."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-RESAMPLES = 1000  # as in LieRE (arXiv:2406.10322, section 5), whose tables are made again
+RESAMPLES = 1000  # as in LieRE (arXiv:2406.10322, section 5), whose tables are reproduced
 CONFIDENCE = 0.95
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share by Wilson (1927).
+    """Return the 95 % interval of a proportion by Wilson (1927).
 
-    It is the uncertainty from the choice of images for one model. What other seeds would give is not in it.
+    It is the uncertainty from the choice of images for one model, without the variation over seeds.
 
     Args:
-        right: number of images that are classified correctly.
+        right: number of correctly classified images.
         total: number of images.
 
     Raises:
@@ -36,7 +36,7 @@ def wilson_interval(right: int, total: int) -> tuple[float, float]:
 def accuracy_percent(right: int, total: int) -> dict[str, Any]:
     """Return an accuracy in %, the ends of its 95 % interval, and the number of images.
 
-    Values have more digits than tables show, so that nothing is rounded twice.
+    Values have more digits than tables show, to avoid rounding twice.
     """
     low, high = wilson_interval(right, total)
     return {
@@ -48,20 +48,20 @@ def accuracy_percent(right: int, total: int) -> dict[str, Any]:
 
 
 def bootstrap_interval(statistic: Callable[..., float], *sizes: int) -> tuple[float, float, float]:
-    """Return a statistic and its 95 % interval: Efron's percentile interval, of 1,000 resamples.
+    """Return a statistic and its 95 % interval: Efron's percentile interval from 1,000 resamples.
 
-    Each set is drawn again with replacement, independently of the others. A set of one is not.
+    Each set is resampled with replacement, independently of the others. A set of one item is not resampled.
 
     Args:
-        statistic: takes the numbers of the things that were drawn, [size] for each set.
-        sizes: how many things each set has, as the number of images and of seeds.
+        statistic: function of the resampled indices, [size] for each set.
+        sizes: number of items in each set, such as images and seeds.
     """
     from scipy.stats import bootstrap  # slow to import
 
     def drawn(*indices: np.ndarray[Any, np.dtype[np.int64]]) -> float:
         return statistic(*(each[:size] for each, size in zip(indices, sizes, strict=True)))
 
-    sets = [np.arange(size) if size > 1 else np.zeros(2, dtype=int) for size in sizes]  # scipy draws from two or more
+    sets = [np.arange(size) if size > 1 else np.zeros(2, dtype=int) for size in sizes]  # scipy needs two or more
     interval = bootstrap(
         sets, drawn, n_resamples=RESAMPLES, vectorized=False, method="percentile",
         confidence_level=CONFIDENCE, rng=np.random.default_rng(0),

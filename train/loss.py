@@ -1,4 +1,4 @@
-"""Losses of a classifier by name, with weights of the classes."""
+"""Losses of a classifier, by name, with class weights."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BALANCED = "balanced"
 
 @dataclass
 class LossConfig:
-    """The loss that a classifier is trained by. Label smoothing is `optim.label_smoothing`, for each of them.
+    """Settings of the loss. Label smoothing is `optim.label_smoothing` for all losses.
 
     Attributes:
         name: `cross-entropy`; `bce`, binary cross-entropy of each class, as in "ResNet strikes back"
-            (arXiv:2110.00476); or `focal`, binary too, with less weight for what is classified well (arXiv:1708.02002).
-        class_weights: one for each class in the order of their labels; `balanced` for the inverse of their frequency
+            (arXiv:2110.00476); or `focal`, binary too, with less weight for well-classified samples (arXiv:1708.02002).
+        class_weights: weight of each class, in the order of the labels; `balanced` for the inverse of their frequency
             in the training images, with a mean of 1 over these images; none for equal weights.
-        focal_gamma: of the focal loss, (1 - p)^gamma.
+        focal_gamma: exponent gamma of the focal loss, in (1 - p)^gamma.
     """
 
     name: Literal["cross-entropy", "bce", "focal"] = "cross-entropy"
@@ -53,11 +53,11 @@ def soft_labels(targets: Tensor, classes: int, smoothing: float) -> Tensor:
 
     Args:
         targets: classes [B], or probabilities [B, classes] of mixed images.
-        classes: how many there are.
-        smoothing: the share that is spread over all classes.
+        classes: number of classes.
+        smoothing: share of the probability that is spread over all classes.
 
     Returns:
-        [B, classes].
+        Probabilities, [B, classes].
     """
     labels = F.one_hot(targets, classes).float() if targets.ndim == 1 else targets
     return labels * (1 - smoothing) + smoothing / classes
@@ -66,7 +66,7 @@ def soft_labels(targets: Tensor, classes: int, smoothing: float) -> Tensor:
 def cross_entropy(
     logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float, config: LossConfig
 ) -> Tensor:
-    """Return torch's cross-entropy, and zero for a batch whose classes have a weight of 0."""
+    """Return torch's cross-entropy, or zero for a batch in which all class weights are 0."""
     if weights is None or targets.is_floating_point():
         return F.cross_entropy(logits, targets, weights, label_smoothing=smoothing)
     total = F.cross_entropy(logits, targets, weights, label_smoothing=smoothing, reduction="sum")
@@ -81,7 +81,7 @@ def binary(logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: f
 
 
 def focal(logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float, config: LossConfig) -> Tensor:
-    """Return the focal loss without its factor alpha, the mean over samples and classes."""
+    """Return the focal loss without the factor alpha, the mean over samples and classes."""
     labels = soft_labels(targets, logits.shape[-1], smoothing)
     losses = sigmoid_focal_loss(logits, labels, alpha=-1, gamma=config.focal_gamma)
     return (losses if weights is None else losses * weights).mean()
@@ -95,8 +95,8 @@ def balanced_weights(labels: Tensor, classes: int) -> Tensor:
     """Return weights in inverse proportion to the frequency of each class, with a mean of 1 over the labels.
 
     Args:
-        labels: of the training images.
-        classes: how many there are; one without an image has the weight 0.
+        labels: labels of the training images, [N].
+        classes: number of classes; a class without an image has the weight 0.
     """
     counts = torch.bincount(labels, minlength=classes).float()
     present = counts > 0
@@ -105,15 +105,15 @@ def balanced_weights(labels: Tensor, classes: int) -> Tensor:
 
 
 def class_weights(config: LossConfig, classes: int, labels: Tensor | None) -> Tensor | None:
-    """Return the weight of each class, or None where all are equal.
+    """Return the weight of each class, [classes]; None where all are equal.
 
     Args:
-        config: of the loss.
-        classes: how many there are.
-        labels: of the training images; None for a source that does not list them.
+        config: settings of the loss.
+        classes: number of classes.
+        labels: labels of the training images, [N]; None for a source that does not list them.
 
     Raises:
-        ValueError: another number of weights than classes, or `balanced` without labels or with ones out of range.
+        ValueError: a number of weights other than `classes`, or `balanced` without labels or with invalid ones.
     """
     weights = config.class_weights
     if weights is None:

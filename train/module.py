@@ -33,7 +33,7 @@ REMEDIES = (
 
 
 class NonFiniteLossError(RuntimeError):
-    """The loss or a weight became infinite or not a number."""
+    """The loss or a weight is infinite or NaN."""
 
 
 def plain_settings(
@@ -43,7 +43,7 @@ def plain_settings(
     distillation: DistillationConfig = DistillationConfig(),  # noqa: B008
     loss: LossConfig = LossConfig(),  # noqa: B008
 ) -> dict[str, Any]:
-    """Return settings of a classifier as plain values, as checkpoints hold them."""
+    """Return the settings of a classifier as plain values, as stored in checkpoints."""
     return {
         "vit": asdict(vit),
         "optim": {**asdict(optim), "betas": list(optim.betas)},  # YAML has no tuples
@@ -54,19 +54,19 @@ def plain_settings(
 
 
 class ImageClassifier(L.LightningModule):
-    """A ViT with its training.
+    """A ViT as Lightning module, with its loss, optimiser and metrics.
 
-    The configurations may be mappings, as Lightning's `load_from_checkpoint` gives them.
+    The configurations may be mappings, since Lightning's `load_from_checkpoint` passes mappings.
 
     Args:
-        vit: the model.
-        optim: how it is trained.
-        resolutions: names of the validation sets' sizes, the training size first.
-        distillation: the trained model that it learns from, where there is one.
-        loss: of the logits and labels; `training_loss` computes it, for a class of yours to override.
+        vit: configuration of the model.
+        optim: settings of the training.
+        resolutions: names of the sizes of the validation sets, the training size first.
+        distillation: settings of the distillation from a teacher.
+        loss: settings of the loss, which `training_loss` computes; a subclass may override it.
 
     Raises:
-        ValueError: settings that exclude each other.
+        ValueError: incompatible settings.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class ImageClassifier(L.LightningModule):
             distillation = DistillationConfig(**distillation)
         loss = LossConfig(**loss) if isinstance(loss, dict) else loss
         self.vit, self.optim, self.distillation, self.loss_config = ViT(vit), optim, distillation, loss
-        self.class_weights: Tensor | None = None  # a training reads them
-        self.teacher: Teacher | None = None  # a training reads it
+        self.class_weights: Tensor | None = None  # set at the start of a training
+        self.teacher: Teacher | None = None  # set at the start of a training
         self.resolutions = resolutions or ["train"]
         self.check_settings()
         # plain values only: a checkpoint loads with weights_only=True
         self.save_hyperparameters(plain_settings(vit, self.optim, self.resolutions, distillation, loss))
         classes = vit.num_classes
 
-        def accuracy() -> MulticlassAccuracy:  # the data check the classes, which here would wait for the GPU
+        def accuracy() -> MulticlassAccuracy:  # the data module checks the classes; a check here would wait for the GPU
             return MulticlassAccuracy(classes, average="micro", validate_args=False)
 
         self.accuracy = nn.ModuleList(accuracy() for _ in self.resolutions)
@@ -103,7 +103,7 @@ class ImageClassifier(L.LightningModule):
         self.iou = nn.ModuleList(mean_iou(classes) for _ in dense)
 
     def check_settings(self) -> None:
-        """Raise a ValueError for settings of the model and of its training that exclude each other."""
+        """Raise a ValueError for incompatible settings of the model and its training."""
         vit = self.vit.config
         extrapolates = vit.positions == "extrapolate" and self.vit.encoding.extrapolates and self.vit.absolute is None
         if self.optim.randomized_positions > 1 and not extrapolates:
@@ -131,7 +131,7 @@ class ImageClassifier(L.LightningModule):
             )
 
     def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Return logits [B, classes], of a dense head [B, classes, H, W]. Arguments as of `ViT`."""
+        """Return logits [B, classes], or [B, classes, H, W] of a dense head. Arguments are those of `ViT`."""
         return cast(Tensor, self.vit(images, positions))
 
     def setup(self, stage: str) -> None:
@@ -154,17 +154,17 @@ class ImageClassifier(L.LightningModule):
             self.vit.redraw(self.global_step)
 
     def compare(self, images: Tensor, positions: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return logits [B, classes] in float32, and the terms that a teacher adds to the loss, by name."""
+        """Return logits [B, classes] in float32, and the teacher's terms of the loss by name."""
         if self.teacher is None:
             return self(images, positions).float(), {}
         return self.teacher.losses(self.vit, images, positions)
 
     def training_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of a batch, for a class of yours to override.
+        """Return the loss of a batch. A subclass may override this.
 
         Args:
-            logits: [B, classes], in float32; of a dense head [B, classes, H, W].
-            targets: classes [B], or the probabilities [B, classes] of mixed images; of a dense head [B, H, W].
+            logits: logits in float32, [B, classes], or [B, classes, H, W] of a dense head.
+            targets: classes [B], or probabilities [B, classes] of mixed images; classes [B, H, W] for a dense head.
         """
         weights = None if self.class_weights is None else self.class_weights.to(logits.device)
         smoothing = self.optim.label_smoothing
@@ -186,7 +186,7 @@ class ImageClassifier(L.LightningModule):
                 f"the loss is {loss.item()} at step {self.global_step}, so that training stopped; the weights are "
                 f"those of the last finite step. {REMEDIES}"
             )
-        if not self.mixes:  # mixed images have no one class to get right
+        if not self.mixes:  # mixed images have no single right class
             self.train_accuracy(logits, targets)
             self.log("train/accuracy", self.train_accuracy, prog_bar=True, on_step=True, on_epoch=False)
         self.log("train/loss", loss, prog_bar=True)
@@ -195,7 +195,7 @@ class ImageClassifier(L.LightningModule):
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
-        if dataloader_idx == len(self.resolutions):  # the test images, where `data.watch_test` asks for them
+        if dataloader_idx == len(self.resolutions):  # the test images, for `data.watch_test`
             self.test_accuracy(self(batch[0]).float(), batch[1])
             self.log("test/accuracy", self.test_accuracy, add_dataloader_idx=False)
             return
@@ -208,7 +208,7 @@ class ImageClassifier(L.LightningModule):
         self.score("test", batch, dataloader_idx)
 
     def score(self, split: str, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
-        """Return the logits of a batch of `val` or `test` at a resolution, and log how right they are."""
+        """Return the logits of a `val` or `test` batch at a resolution, and log its metrics."""
         logits = self(batch[0]).float()
         for name, metrics in (("accuracy", self.accuracy), ("miou", self.iou)):
             if metrics:

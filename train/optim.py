@@ -1,4 +1,4 @@
-"""Settings of a training, its learning rate, and which weights decay."""
+"""Settings of a training, its learning-rate schedule, and the parameter groups of its optimiser."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class OptimConfig:
 
     Attributes:
         lr: peak learning rate of AdamW, typically 1e-4 to a few 1e-3.
-        weight_decay: of the weights of linear layers; norms, biases, embeddings and generators have none.
-        decay_all: these have it too, as all parameters have that are given to `torch.optim.AdamW` in one list.
-        betas: of AdamW.
-        warmup: share of the training that the learning rate rises in, linearly from zero.
-        min_lr: the cosine ends at this share of `lr`; 1 for a constant rate, with `warmup` 0 from the first step on.
+        weight_decay: weight decay of linear layers; norms, biases, embeddings and generators have none.
+        decay_all: whether these have weight decay too, as in `torch.optim.AdamW` with a single list of parameters.
+        betas: betas of AdamW.
+        warmup: share of the training for the linear warm-up of the learning rate from zero.
+        min_lr: final share of `lr` after the cosine; 1 for a constant rate, with `warmup` 0 from the first step.
         encoding_lr: peak learning rate of the encoding's parameters; none for `lr`.
-        encoding_weight_decay: of the encoding's parameters, decoupled as AdamW's is.
-        encoding_l2: this times the sum of squares of the encoding's parameters is added to the loss.
-        label_smoothing: of the cross-entropy.
+        encoding_weight_decay: weight decay of the encoding's parameters, decoupled as in AdamW.
+        encoding_l2: factor of the sum of squares of the encoding's parameters in the loss.
+        label_smoothing: label smoothing of the loss, in [0, 1).
         mixup: alpha of mixup (arXiv:1710.09412), 0 for none.
-        cutmix: alpha of cutmix (arXiv:1905.04899), 0 for none. With both, one of them at random for each batch.
-        redraw_every: new random features every so many steps, 0 for never.
-        image_scale: each step resizes its images, both sides by one factor, log-uniform between the inverse of this and
+        cutmix: alpha of cutmix (arXiv:1905.04899), 0 for none. With both, each batch gets a random one.
+        redraw_every: number of steps between new draws of random features, 0 for never.
+        image_scale: largest factor by which each step resizes its images, log-uniform between the inverse of this and
             itself, rounded to whole patches; 1 for none. Not for the arrow task, whose cells are patches.
-        randomized_positions: patches get a random increasing subset of the positions of a grid this many times as large
-            along each axis; 1 for none (arXiv:2305.16843).
-        randomized_positions_min: each step draws how many times, uniformly from this to `randomized_positions`; none
-            for always `randomized_positions`.
-        position_scale: positions times a factor between its inverse and itself, log-uniform, 1 for none.
-        position_offset: positions plus a common move of up to so many patches along each axis, 0 for none. No effect
-            where the model is exactly invariant; one draw of random features, or an added encoding, sees it.
+        randomized_positions: relative side of a larger grid, of whose positions the patches get a random increasing
+            subset along each axis; 1 for none (arXiv:2305.16843).
+        randomized_positions_min: least relative side of that grid, which each step draws uniformly from here to
+            `randomized_positions`; none for always `randomized_positions`.
+        position_scale: largest factor of the positions, log-uniform between its inverse and itself; 1 for none.
+        position_offset: largest common translation of the positions along each axis in patches, 0 for none. It has no
+            effect on an exactly invariant model, but on one draw of random features or an additive encoding.
     """
 
     lr: float = 1e-3
@@ -97,26 +97,26 @@ class OptimConfig:
 
 
 def learning_rate(step: int, steps: float, warmup: float, minimum: float) -> float:
-    """Return the share of the peak learning rate: a linear rise to 1, then a cosine down to `minimum`.
+    """Return the learning rate as a share of its peak: a linear warm-up to 1, then a cosine down to `minimum`.
 
     Args:
         step: index of the optimiser step, from 0.
         steps: number of steps of the whole training.
-        warmup: share of the training that the rise takes.
+        warmup: share of the training for the warm-up.
         minimum: share of the peak at the end.
     """
     rise = max(1.0, warmup * steps)
     if step < rise:
-        return min(1.0, (step + 1) / rise)  # the last step of a rise that is no whole number would be above the peak
+        return min(1.0, (step + 1) / rise)  # the last step of a fractional warm-up would exceed the peak
     done = min(1.0, (step - rise) / max(1.0, steps - rise))
     return minimum + (1 - minimum) * (1 + math.cos(math.pi * done)) / 2
 
 
 def parameter_groups(model: ViT, config: OptimConfig) -> list[dict[str, Any]]:
-    """Return the optimiser's groups: parameters with weight decay, and without, and those of the encoding.
+    """Return the optimiser's parameter groups: with weight decay, without it, and those of the encoding.
 
-    Norms, biases, embeddings and generators have no decay unless `decay_all`. The encoding has a group of its own where
-    it has a learning rate or a decay of its own.
+    Norms, biases, embeddings and generators have no decay unless `decay_all`. The encoding has its own group where it
+    has its own learning rate or decay.
     """
     undecayed = set() if config.decay_all else model.no_weight_decay()
     own = config.encoding_lr is not None or config.encoding_weight_decay > 0
@@ -147,6 +147,6 @@ def parameter_groups(model: ViT, config: OptimConfig) -> list[dict[str, Any]]:
 
 
 def encoding_penalty(model: ViT, factor: float) -> Tensor:
-    """Return a factor times the sum of squares of the encoding's parameters, which is added to the loss."""
+    """Return the penalty in the loss: a factor times the sum of squares of the encoding's parameters."""
     squares = [p.float().square().sum() for p in model.encoding.parameters() if p.requires_grad]
     return factor * torch.stack(squares).sum() if squares else torch.zeros(())

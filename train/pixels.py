@@ -1,4 +1,4 @@
-"""What a model with a dense head makes of each pixel: confusions of classes, and intersection over union."""
+"""Metrics of models with a dense head: confusions of classes, and intersection over union."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from train.testing import batches
 
 
 def confusion(answers: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Return how many pixels of each class (rows) are answered by each class (columns), [classes, classes]."""
+    """Return the number of pixels of each class (rows) with each answer (columns), [classes, classes]."""
     from torchmetrics.functional.classification import multiclass_confusion_matrix  # slow to import
 
     return multiclass_confusion_matrix(answers, labels, classes, validate_args=False)
 
 
 def iou_of(counts: Tensor) -> Tensor:
-    """Return intersection over union of each class that is there or answered.
+    """Return the intersection over union of each class that occurs in labels or answers.
 
     Args:
-        counts: as of `confusion`, of one image or summed over several.
+        counts: confusion counts [classes, classes], of one image or summed over several.
 
     Returns:
-        As many as there are such classes, in [0, 1]; their mean is the mIoU.
+        Values in [0, 1], one for each such class; their mean is the mIoU.
     """
     both = counts.diagonal()
     either = counts.sum(0) + counts.sum(1) - both
@@ -36,10 +36,10 @@ def iou_of(counts: Tensor) -> Tensor:
 
 
 def mean_iou_with_interval(counts: Tensor) -> tuple[float, float, float]:
-    """Return the mIoU in % over all images, and its 95 % interval by drawing images again (the percentile bootstrap).
+    """Return the mIoU in % over all images, and its 95 % interval by the percentile bootstrap over images.
 
     Args:
-        counts: as of `confusions`, [N, classes, classes].
+        counts: confusion counts of each image, [N, classes, classes].
     """
 
     def mean_iou(images: np.ndarray[Any, np.dtype[np.int64]]) -> float:
@@ -50,7 +50,7 @@ def mean_iou_with_interval(counts: Tensor) -> tuple[float, float, float]:
 
 @torch.inference_mode()
 def confusions(trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = "") -> Tensor:
-    """Return the confusion of each held-out image of a size, [N, classes, classes]; arguments as of `batches`."""
+    """Return the confusion of each held-out image of a size, [N, classes, classes]; arguments are as in `batches`."""
     vit, found = trained.classifier.vit.to(device), []
     with vit.cached():
         for images, labels in batches(trained, size, split, number, device, title):

@@ -1,4 +1,4 @@
-"""Write a pretrained model of timm as a checkpoint of this project, to evaluate or to fine-tune it."""
+"""Write a pretrained model of timm as a checkpoint of this project, for evaluation or fine-tuning."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from train.optim import OptimConfig
 from train.utils.errors import one_message
 
 if TYPE_CHECKING:
-    from train.data.module import ImageData  # which takes seconds to import
+    from train.data.module import ImageData  # it takes seconds to import
 
-# What the weights decide. How to attend and what else is new is up to the recipe that they are trained on with.
+# Fields that the weights determine. Attention and other new parts are set by the recipe of the fine-tuning.
 FIXED: tuple[str, ...] = ("image_size", "patch_size", "in_channels", "width", "depth", "num_heads", "mlp_ratio")
 FIXED += ("encoding", "absolute_table", "pool", "registers", "norm_eps")
 RECIPE = "train/configs/imagenet.yaml"
 
 
 def open_model(name: str, weights: Path | None, random: bool) -> tuple[Any, dict[str, Any]]:
-    """Return a model of timm, and the mean and standard deviation of the images that it was trained on.
+    """Return a model of timm, and the mean and standard deviation of its training images.
 
     Args:
-        name: of the model in timm.
-        weights: a file of weights in place of the pretrained ones.
-        random: random weights in place of the pretrained ones.
+        name: name of the model in timm.
+        weights: path of a weight file to load instead of the pretrained weights.
+        random: whether to use random instead of pretrained weights.
     """
     try:
-        import timm  # which nothing else here needs
+        import timm  # an optional package
         from timm.data import resolve_model_data_config
     except ImportError as error:
         raise ValueError(f"this needs timm (pip install timm): {error}.") from error
@@ -49,14 +49,14 @@ def open_model(name: str, weights: Path | None, random: bool) -> tuple[Any, dict
     try:
         path = "" if weights is None else str(weights)
         model = timm.create_model(name, pretrained=not (path or random), checkpoint_path=path)
-    except Exception as error:  # of many types: no such weights, no network, a file of another model
+    except Exception as error:  # many types: missing weights, no network, a file of another model
         raise ValueError(f"timm cannot give {name} with these weights: {type(error).__name__}: {error}") from error
     shown = resolve_model_data_config(model)
     return model, {name: list(shown[name]) for name in ("mean", "std")}
 
 
 def checkpoint(vit: ViT, data: ImageData) -> dict[str, Any]:
-    """Return a checkpoint, as `python -m train` and `python -m eval` read it, of a model trained elsewhere."""
+    """Return a checkpoint for `python -m train` and `python -m eval` from a model that was trained elsewhere."""
     from train.module import plain_settings
 
     return {
@@ -68,20 +68,20 @@ def checkpoint(vit: ViT, data: ImageData) -> dict[str, Any]:
 
 
 def larger(vit: ViT, factor: float) -> str:
-    """Return the size of a model's images times a factor, in whole patches."""
+    """Return the size of a model's images times a factor, in whole patches, as text."""
     sizes = zip(cast(list, vit.config.image_size), vit.patch, strict=True)
     return str(Size.of([round(factor * size / patch) * patch for size, patch in sizes]))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write a model of timm as a checkpoint and a recipe, by the command line."""
+    """Write a model of timm as a checkpoint and a recipe, from the command line."""
     parser = SuggestingParser(prog="python -m train.pretrained", description=__doc__)
-    parser.add_argument("name", help="of timm, such as vit_small_patch16_rope_mixed_224.naver_in1k")
-    parser.add_argument("--out", type=Path, default=Path("pretrained"), help="a folder (default: %(default)s)")
-    parser.add_argument("--weights", type=Path, help="a file of them in timm's format, instead of a download")
-    parser.add_argument("--random", action="store_true", help="no weights at all, as timm starts a training")
-    parser.add_argument("--source", default="imagenet", help="of the images to evaluate on (default: %(default)s)")
-    parser.add_argument("--root", default="data/imagenet", help="where they are (default: %(default)s)")
+    parser.add_argument("name", help="model of timm, such as vit_small_patch16_rope_mixed_224.naver_in1k")
+    parser.add_argument("--out", type=Path, default=Path("pretrained"), help="output folder (default: %(default)s)")
+    parser.add_argument("--weights", type=Path, help="weight file in timm's format, instead of a download")
+    parser.add_argument("--random", action="store_true", help="random weights, as at the start of a training")
+    parser.add_argument("--source", default="imagenet", help="source of test images (default: %(default)s)")
+    parser.add_argument("--root", default="data/imagenet", help="folder of the images (default: %(default)s)")
     options = parser.parse_args(arguments)
     with one_message():
         from train.data.module import ImageData
@@ -93,10 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         file, settings = options.out / f"{options.name}.ckpt", options.out / f"{options.name}.yaml"
         fine_tune = ["python", "-m", "train", "fit", "--config", RECIPE, "--config", str(settings)]
         fine_tune += ["--init_from", str(file), "--data.root", "DIR"]
-        fine_tune += ["--trainer.devices", "1", "--trainer.strategy", "auto"]  # the recipe has eight
+        fine_tune += ["--trainer.devices", "1", "--trainer.strategy", "auto"]  # the recipe has eight devices
         fixed = {name: value for name, value in asdict(vit.config).items() if name in FIXED}
         content: dict[str, Any] = {"model": {"vit": {"variant": None, **fixed, "encoding_options": {}}}}
-        content["data"] = {**normal, "resolutions": [larger(vit, 9 / 7), larger(vit, 12 / 7)]}  # 288 and 384 to 224
+        content["data"] = {**normal, "resolutions": [larger(vit, 9 / 7), larger(vit, 12 / 7)]}  # 288 and 384 for 224
         with write_aside(file) as partial:
             torch.save(checkpoint(vit, data), partial)
         with write_aside(settings) as partial:

@@ -1,8 +1,8 @@
-"""Write the model of a run as a folder to hand on: weights, configuration, and a card with what it does and how.
+"""Publish the model of a run as a folder: weights, configuration, and a model card.
 
-The model is tested first, at the sizes of its training or those of `--resolutions`, and the card has the figures. The
-folder holds nothing of this machine: paths are left out. `ViT.from_pretrained(DIR)` loads it, evaluations take it as
---checkpoint DIR, and a training as --init_from DIR.
+The model is tested first, at the sizes of its training or those of `--resolutions`, and the card has the results. The
+folder contains no paths of this machine. `ViT.from_pretrained(DIR)` loads it, evaluations take it as --checkpoint DIR,
+and a training as --init_from DIR.
 """
 
 from __future__ import annotations
@@ -54,33 +54,33 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m train.publish`."""
     parser = SuggestingParser(prog="python -m train.publish", description=__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, or one of its checkpoints")
-    parser.add_argument("folder", type=Path, metavar="DIR", help="where to write")
-    parser.add_argument("--name", default="", help="of the model, the title of its card; default: the name of DIR")
-    parser.add_argument("--best", action="store_true", help="the run's best checkpoint instead of its last")
-    parser.add_argument("--dataset", default="", help="what it was trained on, in words; the name of the source if not")
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run, or one of its checkpoints")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder to write")
+    parser.add_argument("--name", default="", help="name of the model, and title of its card; default: the name of DIR")
+    parser.add_argument("--best", action="store_true", help="publish the run's best checkpoint instead of its last")
+    parser.add_argument("--dataset", default="", help="description of the training data; default: name of the source")
     parser.add_argument("--licence", "--license", default="", help="an SPDX name, such as apache-2.0")
     parser.add_argument("--limits", nargs="+", default=[], help="sentences on what the model is not for")
     parser.add_argument(
-        "--resolutions", nargs="+", type=image_size, help="sizes to test at; those of validation if not given"
+        "--resolutions", nargs="+", type=image_size, help="sizes for the test; default: those of validation"
     )
     parser.add_argument(
-        "--images", type=int, default=0, help="test images; 0 for all (generated tasks: as in validation)"
+        "--images", type=int, default=0, help="number of test images; 0 for all (generated tasks: as in validation)"
     )
-    parser.add_argument("--root", help="where the images are, if not where they were in training")
-    parser.add_argument("--skip_test", action="store_true", help="do not test: only validation stands on the card")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights (default: %(default)s)")
+    parser.add_argument("--root", help="folder of the images, if not where they were in training")
+    parser.add_argument("--skip_test", action="store_true", help="do not test: the card has only validation results")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="type of the weights (default: %(default)s)")
     rounded = "round weights to bfloat16 in the file, which is half as large; the model computes in float32"
     parser.add_argument("--round", action="store_true", help=rounded)
     parser.add_argument("--imports", nargs="+", default=[], help="modules to import first, with additions to use")
-    parser.add_argument("--overwrite", action="store_true", help="replace a model and a card that DIR holds")
-    parser.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to the Hugging Face Hub as well")
+    parser.add_argument("--overwrite", action="store_true", help="replace a model and a card in DIR")
+    parser.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to the Hugging Face Hub too")
     parser.add_argument("--private", action="store_true", default=None, help="make a new repository there private")
     return parser
 
 
 def choose(run: Path, best: bool) -> tuple[Path, Path]:
-    """Return the checkpoint that is published, and the folder of its run.
+    """Return the checkpoint to publish, and the folder of its run.
 
     Raises:
         CheckpointError: no checkpoint of a run.
@@ -92,7 +92,7 @@ def choose(run: Path, best: bool) -> tuple[Path, Path]:
 
 
 def check_free(folder: Path, overwrite: bool) -> None:
-    """Raise a FileExistsError where a file that would be written is there, unless it may be replaced."""
+    """Raise a FileExistsError where a file to be written exists, unless `overwrite`."""
     there = [name for name in (WEIGHTS, CONFIG, CARD) if (folder / name).exists()]
     if there and not overwrite:
         raise FileExistsError(
@@ -104,7 +104,7 @@ def measure(trained: Trained, options: argparse.Namespace, device: torch.device)
     """Return the accuracies of a model on test images, with intervals.
 
     Raises:
-        FileNotFoundError: there are no test images.
+        FileNotFoundError: missing test images.
     """
     data, metrics = trained.data, []
     try:
@@ -131,7 +131,7 @@ def measure(trained: Trained, options: argparse.Namespace, device: torch.device)
 
 
 def publish(options: argparse.Namespace) -> tuple[ViT, ModelDetails]:
-    """Test a model and write its folder; return the model and what its card says."""
+    """Test a model and write its folder; return the model and the details on its card."""
     path, run = choose(options.run, options.best)
     check_free(options.folder, options.overwrite)
     content = read_checkpoint(path)
@@ -157,11 +157,11 @@ def publish(options: argparse.Namespace) -> tuple[ViT, ModelDetails]:
     if options.round:
         round_weights(vit)
         environment.append("weights rounded to bfloat16 after validation, and computed in float32")
-    if config["source"] in TASKS:  # the names of their classes are in the code, and not in old checkpoints
+    if config["source"] in TASKS:  # old checkpoints do not store the names of their classes
         vit.preprocessing = ImageData.from_checkpoint(content["ImageData"]).preprocessing()
     if not options.skip_test:
         with tempfile.TemporaryDirectory() as folder:
-            trained = load_trained(vit.save_pretrained(folder, replace(details, name="model")))  # as others read it
+            trained = load_trained(vit.save_pretrained(folder, replace(details, name="model")))  # as others load it
             trained.data.root = options.root or config["root"]
             device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
             tested = measure(trained, options, device)
@@ -172,7 +172,7 @@ def publish(options: argparse.Namespace) -> tuple[ViT, ModelDetails]:
 
 
 def is_licence(name: str) -> bool:
-    """Return whether a licence is named as SPDX has it, in any case of its letters, or is the Hub's `other`."""
+    """Return whether a licence is an SPDX name, in any case of letters, or the Hub's `other`."""
     try:
         canonicalize_license_expression(name)
     except InvalidLicenseExpression:
@@ -181,7 +181,7 @@ def is_licence(name: str) -> bool:
 
 
 def check_packages(push: str | None) -> None:
-    """Raise a ValueError where a package is missing, or for a name that the Hub does not take, before measuring."""
+    """Raise a ValueError for a missing package or a name that the Hub does not accept, before measuring."""
     try:
         safetensors()
         if push:
@@ -191,7 +191,7 @@ def check_packages(push: str | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Publish a model; what a user can mend is one message and exit status 2."""
+    """Publish a model; an error that a user can fix ends with one message and exit status 2."""
     options = build_parser().parse_args(arguments)
     with one_message(), naming_imports():
         import_modules(options.imports)

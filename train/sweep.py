@@ -1,8 +1,8 @@
-"""`python -m train.sweep SWEEP.yaml`: trains a recipe with every model and seed of a sweep, several at a time.
+"""`python -m train.sweep SWEEP.yaml`: train a recipe with every model and seed of a sweep, several at a time.
 
-It can be stopped at any moment and started again: what is finished is skipped, what was begun is resumed with
-`python -m train resume`. A run that another process trains is left to it, so that several of these commands may share
-one sweep. Each run has a folder with its log; metrics of validation at the end of each go to `summary.csv`.
+It can be stopped at any moment and started again: finished runs are skipped, and incomplete ones are resumed with
+`python -m train resume`. A run that another process trains is skipped, so that several of these commands may share one
+sweep. Each run has a folder with its log, and its final validation metrics are added to `summary.csv`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from train.utils.errors import one_message
 from train.utils.yaml_file import read_yaml
 
 if TYPE_CHECKING:
-    from train.sweeps.file import Run  # which imports torch
+    from train.sweeps.file import Run  # this imports torch
     from train.sweeps.runner import SweepRunner
 
 
 def accuracy_table(runner: SweepRunner) -> str:
-    """Return the mean accuracy on validation images over the seeds of each model, as text."""
+    """Return the mean validation accuracy of each model over its seeds, as text."""
     from tabulate import tabulate
 
     rows = []
@@ -45,9 +45,9 @@ def accuracy_table(runner: SweepRunner) -> str:
 
 
 def evaluation_commands(runner: SweepRunner) -> list[str]:
-    """Return the commands that evaluate the finished runs: those of one task in one."""
-    tasks: dict[str, list[Run]] = {}  # by their options
-    local: set[str] = set()  # of models with a distance decay or a table
+    """Return the commands that evaluate the finished runs, one command for all runs of a task."""
+    tasks: dict[str, list[Run]] = {}  # runs by the options of their task
+    local: set[str] = set()  # names of models with a distance decay or a table
     for run in runner.finished():
         config = read_yaml(runner.folder(run) / CONFIG)
         data = config["data"]
@@ -71,7 +71,7 @@ def evaluation_commands(runner: SweepRunner) -> list[str]:
 
 
 def reference_of(runs: Sequence[Run]) -> str | None:
-    """Return the first model that has every seed of several models, which others can differ from; None for none."""
+    """Return the first model with all seeds, the reference for differences; None without one or for a single model."""
     seeds: dict[str, set[int]] = {}
     for run in runs:
         seeds.setdefault(run.model, set()).add(run.seed)
@@ -80,7 +80,7 @@ def reference_of(runs: Sequence[Run]) -> str | None:
 
 
 def list_line(runner: SweepRunner, run: Run) -> str:
-    """Return the line of a run in a list: its state, settings that are not those of now, and its command."""
+    """Return the line of a run in a list: its state, settings that differ from the current ones, and its command."""
     from train.sweeps.settings import other_settings
 
     state = runner.state(run)
@@ -88,15 +88,15 @@ def list_line(runner: SweepRunner, run: Run) -> str:
         changed = {} if state == "new" else other_settings(runner.folder(run), runner.settings(run))
         texts = [f"{key} {shlex.join(changed[key]) or 'none'}" if key == "arguments" else key for key in changed]
         others = f", with other settings ({', '.join(texts)})" if changed else ""
-    except ValueError as error:  # a damaged file is no reason to list nothing
+    except ValueError as error:  # a damaged file should not prevent the list
         changed, others = {}, f", with unknown settings ({error})"
-    if changed and state == "finished":  # the command of now is not that of its training
+    if changed and state == "finished":  # the current command differs from its training's
         return f"{run.name}: {state}{others}"
     return f"{run.name}: {state}{others}; python {shlex.join(runner.command(run))}"
 
 
 def default_threads(jobs: int) -> int:
-    """Return the number of threads that the environment asks for, or this process's cores shared out."""
+    """Return OMP_NUM_THREADS, or an equal share of this process's cores for each job."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked):
         return int(asked)
@@ -105,12 +105,12 @@ def default_threads(jobs: int) -> int:
 
 
 def default_folder(path: Path) -> Path:
-    """Return where the runs of a sweep are: runs/NAME of NAME.yaml and of NAME/sweep.yaml."""
+    """Return the folder of a sweep's runs: runs/NAME for NAME.yaml and for NAME/sweep.yaml."""
     return Path("runs") / (path.resolve().parent.name if path.stem == "sweep" else path.stem)
 
 
 def check_folder(out: Path, sweep: Path) -> None:
-    """Raise a ValueError where the folder of the runs is that of a single run, which a sweep would write into."""
+    """Raise a ValueError where the folder for the runs belongs to a single run."""
     if any((out / name).exists() for name in (CONFIG, CHECKPOINTS, HISTORY)):
         raise ValueError(
             f"{out} is the folder of a single run, and the runs of {sweep} would lie in it: give another --out."
@@ -118,7 +118,7 @@ def check_folder(out: Path, sweep: Path) -> None:
 
 
 class SweepParser(SuggestingParser):
-    """The parser of a sweep, beside whose options stand those of `python -m train fit`."""
+    """The parser of a sweep, whose suggestions include the options of `python -m train fit`."""
 
     def hint(self, unknown: Sequence[str]) -> str:
         fits = any("." in argument for argument in unknown)
@@ -137,16 +137,16 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
     parser.add_argument("sweep", type=Path, help="a sweep.yaml of experiments/, or another YAML file")
     parser.add_argument("--only", nargs="+", default=[], metavar="AXIS=NAME,NAME", help="a part of it; model, seed too")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
-    parser.add_argument("--threads", type=int, help="of each; default: OMP_NUM_THREADS, or all cores shared out")
-    parser.add_argument("--out", type=Path, help="folder of the runs; default: runs/NAME, of NAME/sweep.yaml")
-    parser.add_argument("--list", action="store_true", help="say what there is to do, and do nothing")
+    parser.add_argument("--threads", type=int, help="threads of each; default: OMP_NUM_THREADS, or shared cores")
+    parser.add_argument("--out", type=Path, help="folder of the runs; default: runs/NAME for NAME/sweep.yaml")
+    parser.add_argument("--list", action="store_true", help="list the runs and their commands, and do nothing")
     return parser.parse_args(arguments[:split]), list(arguments[split + 1 :])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train the runs of a sweep, and print its table and the commands that evaluate it.
+    """Train the runs of a sweep, and print its table and the commands for its evaluation.
 
-    The exit status is 130 after Ctrl-C, 143 after SIGTERM, and 1 where a run has failed or is out of time.
+    The exit status is 130 after Ctrl-C, 143 after SIGTERM, and 1 where a run failed or ran out of time.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     options, of_fit = parse_arguments(arguments)
@@ -158,8 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except ValueError as error:
             if not options.list:
                 raise
-            sys.stderr.write(f"warning: {error}\n")  # what there is to do can be listed all the same
-        read_yaml(options.sweep)  # known to be there before torch is imported
+            sys.stderr.write(f"warning: {error}\n")  # the list is possible in any case
+        read_yaml(options.sweep)  # report a missing file before torch is imported
         from train.sweeps.file import read_sweep, select_runs
         from train.sweeps.runner import SweepRunner
 

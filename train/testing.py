@@ -1,4 +1,4 @@
-"""Held-out images through a trained model, at any size: how many it gets right."""
+"""Test a trained model on held-out images, at any size."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from train.data.sizes import ONE, Size, Views
 def batches(
     trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = "", views: Views = ONE
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield held-out images in batches of about as many tokens as in training.
+    """Yield held-out images in batches with about as many tokens as in training.
 
     Args:
-        trained: the model, and where its images are.
-        size: of the images.
-        split: `test` or `val`.
-        number: of images; 0 for all.
-        device: where the images are wanted.
-        title: of the progress bar; by default the model's name and the size.
-        views: V views of each video, one after the other.
+        trained: the model and its data.
+        size: size of the images in pixels.
+        split: name of the split, `test` or `val`.
+        number: number of images; 0 for all.
+        device: device of the yielded images.
+        title: title of the progress bar; by default the model's name and the size.
+        views: number V of views of each video, consecutive in a batch.
 
     Yields:
         Normalised images [B * V, C, *size] on the device, and the classes [B] of images or videos.
@@ -44,14 +44,14 @@ def batches(
 
 
 def mean_over_views(logits: Tensor, views: Views) -> Tensor:
-    """Return the logits of videos, whose softmax is the mean of that of their views; of one view they are its own.
+    """Return the logits of videos, whose softmax is the mean of the softmax over views.
 
     Args:
-        logits: of the views of each video one after the other, [B * V, classes].
-        views: how many.
+        logits: logits of all views, those of a video consecutive, [B * V, classes]; returned unchanged for one view.
+        views: number of views V.
 
     Returns:
-        [B, classes].
+        Logits, [B, classes].
     """
     if views.total == 1:
         return logits
@@ -59,11 +59,11 @@ def mean_over_views(logits: Tensor, views: Views) -> Tensor:
 
 
 class ImageResults(NamedTuple):
-    """What a model makes of each image, or of each video by the mean over its views.
+    """Results of a model for each image, or for each video by the mean over its views.
 
     Attributes:
-        right: whether its class is the most probable one, bool [N].
-        loss: cross-entropy, [N].
+        right: whether the most probable class is right, bool [N].
+        loss: cross-entropy of each image, [N].
     """
 
     right: Tensor
@@ -74,9 +74,9 @@ class ImageResults(NamedTuple):
 def measure_images(
     trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = "", views: Views = ONE
 ) -> ImageResults:
-    """Return what a model makes of each image of a size; arguments as of `batches`."""
+    """Return the results of a model for each image of a size; arguments are those of `batches`."""
     vit = trained.classifier.vit.to(device)
-    right, loss = array("b"), array("f")  # a tensor for each batch would break up the memory between large ones
+    right, loss = array("b"), array("f")  # tensors for each batch would fragment the memory
     with vit.cached():
         for images, targets in batches(trained, size, split, number, device, title, views):
             logits = mean_over_views(vit(images).float().cpu(), views)
@@ -88,6 +88,6 @@ def measure_images(
 def count_right(
     trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = "", views: Views = ONE
 ) -> tuple[int, int]:
-    """Return how many images of a size a model classifies correctly, and of how many; arguments as of `batches`."""
+    """Return the numbers of correctly classified and of all images of a size; arguments are those of `batches`."""
     right = measure_images(trained, size, split, number, device, title, views).right
     return int(right.sum()), len(right)
