@@ -12,19 +12,20 @@ from typing import Any
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from docs.figures.style import BLUE, GREY, RED, REPOSITORY, main
+from docs.figures.style import REPOSITORY, main
 from eval.report import read_csv
+from train.figure_style import BLUE, GREY, VERMILLION
 
 RESULTS = REPOSITORY / "experiments" / "arrow" / "resolution.csv"
 # title of a panel -> model in the file -> label, colour, image size of the label, and its height in points.
 PANELS = {
     "baseline recipe, 6,000 steps of 16": {
         "recipe": ("linear, 5 seeds", BLUE, 168, 8),
-        "recipe-softmax": ("softmax, 3 seeds", RED, 168, -14),
+        "recipe-softmax": ("softmax, 3 seeds", VERMILLION, 168, -14),
     },
     "shorter training, 2,000 steps of 32": {
         "linear-circulant-string-plain": ("linear, 5 seeds", BLUE, 168, -14),
-        "softmax-circulant-string-plain": ("softmax, 3 seeds", RED, 168, -14),
+        "softmax-circulant-string-plain": ("softmax, 3 seeds", VERMILLION, 168, -14),
     },
 }
 TEXT: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9}

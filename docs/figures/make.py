@@ -15,8 +15,9 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from docs.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, main
+from docs.figures.style import main
 from performer_string import build_encoding, build_feature_map, build_locality, grid_positions
+from train.figure_style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION
 
 HEAD = 16  # width of a head in the pictures
 
@@ -137,7 +138,7 @@ def invariance() -> Figure:
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.0))
     lines = {
-        "liere": (rotated("liere"), RED, 18),
+        "liere": (rotated("liere"), VERMILLION, 18),
         "circulant-string, one draw": (drawn(maps[:1]), ORANGE, -26),
         "circulant-string": (rotated("circulant-string"), BLUE, 10),
     }
@@ -197,8 +198,8 @@ def attention() -> Figure:
         return [1 / (1 + (n - 1) * math.exp(-gap * f)) for n, f in zip(counts, factors, strict=True)]
 
     lines = {
-        "softmax": (weights("favor+", scale=1.0), RED, "-"),
-        "softmax, log N": (weights("favor+", growth=True, scale=1.0), RED, "--"),
+        "softmax": (weights("favor+", scale=1.0), VERMILLION, "-"),
+        "softmax, log N": (weights("favor+", growth=True, scale=1.0), VERMILLION, "--"),
         "arc-cosine, order 1": (weights("arc-cosine", order=1), PURPLE, "-"),
         "arc-cosine, order 4": (weights("arc-cosine", order=4), BLUE, "-"),
         "order 4, others gated by 1 / 256": (weights("arc-cosine", short=0.25, order=4), BLUE, "--"),

@@ -19,9 +19,6 @@ from eval.plotting.style import DATELESS
 FOLDER = Path(__file__).parent
 REPOSITORY = FOLDER.parents[1]
 
-# Okabe and Ito's palette.
-BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
-
 plt.rcParams.update(
     {
         "font.size": 10,

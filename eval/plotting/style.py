@@ -23,12 +23,8 @@ from performer_string.utils.files import write_aside
 from train.figure_style import BLACK as BLACK
 from train.figure_style import BLUE as BLUE
 from train.figure_style import COLOURS as COLOURS
-from train.figure_style import GREEN as GREEN
 from train.figure_style import GREY as GREY
 from train.figure_style import MARKERS as MARKERS
-from train.figure_style import ORANGE as ORANGE
-from train.figure_style import PURPLE as PURPLE
-from train.figure_style import SKY as SKY
 from train.figure_style import STYLE as STYLE
 from train.figure_style import VERMILLION as VERMILLION
 from train.figure_style import colour_and_marker as colour_and_marker

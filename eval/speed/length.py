@@ -59,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--feature-map", type=feature_map_name, default="favor+")
     parser.add_argument("--sigma", type=float, default=4.0, help="sigma of the distance decay, in patches")
     parser.add_argument("--std", type=float, default=0.5, help="of queries and keys, for attention alone")
-    parser.add_argument("--rotation", action="store_true", help="rotate attention alone too, by circulant-string")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--backward", action="store_true", help="time the backward pass too")
     parser.add_argument(

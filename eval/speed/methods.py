@@ -15,7 +15,6 @@ from torch import Tensor
 
 from eval.speed.measure import relative_error
 from performer_string import (
-    build_encoding,
     build_feature_map,
     build_locality,
     grid_positions,
@@ -25,8 +24,6 @@ from performer_string import (
 from performer_string.feature_maps import FEATURE_MAPS, FeatureMap, RandomFeatures
 from performer_string.layers.backends import build_attention
 from performer_string.ops import reference
-from performer_string.ops.rotary import rotate_pair
-from performer_string.position.rotation import Rotation
 from performer_string.utils.registry import lookup
 
 NARROW = "linear+narrow"  # queries and keys have the width --qk-dim
@@ -99,9 +96,6 @@ class AttentionMethods:
             "gaussian", num_heads=options.heads, sigma=options.sigma, sigma_bounds=(min(0.25, options.sigma / 2), high)
         ).to(device)
         torch.manual_seed(0)
-        self.encoding = build_encoding("circulant-string", **sizes).to(device) if options.rotation else None
-        narrow = {**sizes, "head_dim": options.qk_dim}
-        self.narrow_encoding = build_encoding("circulant-string", **narrow).to(device) if options.rotation else None
         self.performer_pytorch = build_attention(
             "performer-pytorch",
             feature_map="favor+",
@@ -125,25 +119,16 @@ class AttentionMethods:
         )
         return first, second
 
-    def positions_and_rotation(self, tokens: int, narrow: bool = False) -> tuple[Tensor, Rotation | None]:
-        """Return positions [N, 2] and their rotation, without its basis, which is folded into weights in inference."""
-        positions = grid_positions(near_square_grid(tokens), device=self.device)
-        encoding = self.narrow_encoding if narrow else self.encoding
-        with torch.no_grad():
-            return positions, None if encoding is None else encoding(positions).factor()[1]
-
     def outputs(self, tokens: int, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Tensor]]:
         """Return the functions that compute the outputs [B, H, N, d], by method."""
-        positions, rotation = self.positions_and_rotation(tokens)
-        short, (low_q, low_k) = self.positions_and_rotation(tokens, narrow=True)[1], self.narrowed(q, k)
+        positions = grid_positions(near_square_grid(tokens), device=self.device)  # [N, 2]
+        low_q, low_k = self.narrowed(q, k)
         return {
-            "linear": lambda: linear_attention(q, k, v, self.phi, rotation=rotation),
-            NARROW: lambda: linear_attention(low_q, low_k, v, self.narrow_phi, rotation=short),
-            "linear+lf": lambda: linear_attention(
-                q, k, v, self.phi, rotation=rotation, locality=self.locality, positions=positions
-            ),
-            "softmax": lambda: softmax_attention(q, k, v, rotation=rotation),
-            "performer-pytorch": lambda: self.performer_pytorch(q, k, v, rotation=rotation),
+            "linear": lambda: linear_attention(q, k, v, self.phi),
+            NARROW: lambda: linear_attention(low_q, low_k, v, self.narrow_phi),
+            "linear+lf": lambda: linear_attention(q, k, v, self.phi, locality=self.locality, positions=positions),
+            "softmax": lambda: softmax_attention(q, k, v),
+            "performer-pytorch": lambda: self.performer_pytorch(q, k, v),
         }
 
     def check(self, methods: Sequence[str], tokens: int = 1024) -> None:
@@ -168,16 +153,16 @@ class AttentionMethods:
         backward, narrow = self.options.backward, name == NARROW
         if narrow:
             inputs[:2] = self.narrowed(*inputs[:2])
-        positions, rotation = self.positions_and_rotation(tokens, narrow)
+        positions = grid_positions(near_square_grid(tokens), device=self.device)
         exact = [x.detach().double().requires_grad_(backward) for x in inputs]
         phi = copy.deepcopy(self.narrow_phi if narrow else self.phi).double()
         with torch.set_grad_enabled(backward):
             if narrow:
                 low_q, low_k, v = inputs
-                out = linear_attention(low_q, low_k, v, self.narrow_phi, rotation=rotation).double()
+                out = linear_attention(low_q, low_k, v, self.narrow_phi).double()
             else:
                 out = self.outputs(tokens, *inputs)[name]().double()
-            q, k = rotate_pair(exact[0], exact[1], rotation)
+            q, k = exact[:2]
             if name == "softmax":
                 weights = reference.softmax_weights(q, k)
             else:
@@ -209,9 +194,7 @@ class AttentionMethods:
 
     @torch.no_grad()
     def error(self, out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> float:
-        """Return the relative error of some of the outputs to exact softmax attention; NaN with a rotation."""
-        if self.encoding is not None:
-            return math.nan
+        """Return the relative error of some of the outputs to exact softmax attention."""
         queries = torch.linspace(0, q.shape[2] - 1, min(COMPARED_QUERIES, q.shape[2]), device=self.device).long()
         expected = softmax_attention(q[:, :, queries].float(), k.float(), v.float())
         return relative_error(out[:, :, queries], expected)

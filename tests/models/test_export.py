@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from itertools import cycle
 
 import pytest
 import torch
@@ -15,14 +16,12 @@ from tests.helpers.small_vit import vit
 BASES = ("circulant-string", "cayley-string", "pate-so3", "liere", "absolute", "rope")  # one of each kind of rotation
 NARROW = {"qk_dim": 4, "key_gate": True}
 MODELS = {  # each part in one of them
-    **{
-        f"softmax, {name}, {values}": {"attention": "softmax", "encoding": name, "values": values}
-        for name, values in zip(BASES, VALUE_MAPS, strict=True)
-    },
-    **{
-        f"linear, {name}": {"feature_map": name, "feature_options": {}, **(NARROW if name == "polynomial" else {})}
-        for name in FEATURE_MAPS
-    },
+    f"{feature_map}, {encoding}, {values}": {
+        **{"feature_map": feature_map, "feature_options": {}, "encoding": encoding, "values": values},
+        **(NARROW if feature_map == "polynomial" else {}),
+    }
+    for feature_map, encoding, values in zip(cycle(FEATURE_MAPS), BASES, VALUE_MAPS, strict=False)
+} | {
     "both": {"attention": ["linear", "softmax"], "depth": 2, "values": "lepe"},
     "linear, decay": {"locality": "gaussian", "locality_options": {"sigma": [2.0, 1.0]}},
     "softmax, tables": {"attention": "softmax", "locality": "table", "absolute_table": "linear", **NARROW},

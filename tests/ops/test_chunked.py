@@ -11,6 +11,7 @@ from performer_string.ops import chunk_sums, chunk_walk, flash, reference
 from performer_string.ops.chunked import chunked_attention
 from performer_string.ops.forms import FeatureForm
 from tests.helpers.maps import compare
+from tests.helpers.planes import rotate_planes
 
 # Every way to sum over the keys: torch's flash attention, chunks of exponentials, and chunks of powers.
 FLASH, FLASH_MIRRORED = ("exponential", True), ("mirrored", True)
@@ -34,16 +35,6 @@ def form_features(form: FeatureForm, x: Tensor) -> Tensor:
         return dots.clamp(min=0) ** form.order
     dots = torch.cat([dots, -dots], -1) if form.mirrored else dots
     return torch.exp(dots - form.square * x.square().sum(-1, keepdim=True))
-
-
-def rotate_planes(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate plane by plane, (x_p, x_(p+P))."""
-    planes = cos.shape[-1]
-    rotated = x.clone()
-    for p in range(planes):
-        a, b, c, s = x[..., p], x[..., p + planes], cos[..., p], sin[..., p]
-        rotated[..., p], rotated[..., p + planes] = a * c - b * s, a * s + b * c
-    return rotated
 
 
 def definition(q, k, v, form, angles=None, mask=None, bias=None) -> Tensor:

@@ -6,8 +6,6 @@ Triton choose.
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 from torch import Tensor
@@ -18,11 +16,11 @@ from performer_string.ops.forms import FeatureForm
 from performer_string.ops.triton.api import triton_linear_attention, why_not_importable, why_unsupported
 from performer_string.position.rotation import PlaneRotation
 from tests.helpers.maps import MAPS, reference_features
+from tests.helpers.planes import rotate_planes
+from tests.helpers.triton_kernels import DEVICE, GPU, take_first_block_size
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # log2(0), of the interpreter
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
 SLOW = [pytest.mark.slow]
 # B, H, N, d, dv, m and the shape of the angles. All, some or no dimensions are rotated; angles are of all batches, of
 # all batches and heads, or of each batch.
@@ -36,25 +34,7 @@ SHAPES = [
 
 @pytest.fixture(autouse=True)
 def _one_block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not GPU or request.node.get_closest_marker("gpu"):
-        return
-    for module in ("forward", "backward", "backward_queries"):
-        for kernel in vars(importlib.import_module(f"performer_string.ops.triton.{module}")).values():
-            kernel = getattr(kernel, "kernel", None)
-            if hasattr(kernel, "early_config_prune"):
-                prune = kernel.early_config_prune
-                first = lambda *args, prune=prune, **constants: prune(*args, **constants)[:1]  # noqa: E731
-                monkeypatch.setattr(kernel, "early_config_prune", first)
-
-
-def rotate_planes(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
-    """Rotate plane by plane, (x_p, x_(p+P))."""
-    planes = c.shape[-1]
-    rotated = x.clone()
-    for p in range(planes):
-        a, b = x[..., p], x[..., p + planes]
-        rotated[..., p], rotated[..., p + planes] = c[..., p] * a - s[..., p] * b, s[..., p] * a + c[..., p] * b
-    return rotated
+    take_first_block_size(request, monkeypatch, "forward", "backward", "backward_queries")
 
 
 def definition(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
 
 pytest.importorskip("triton")
 
@@ -14,8 +11,7 @@ from performer_string import build_feature_map
 from performer_string.ops.triton import operator
 from performer_string.ops.triton.api import triton_linear_attention
 from performer_string.ops.triton.launch import QuickLaunch
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+from tests.helpers.triton_kernels import DEVICE, assert_compiled_and_checkpointed_equal
 
 
 class Program:
@@ -112,15 +108,7 @@ def test_compiled_as_one_graph_and_checkpointed_equal_eager(name):
     def attend(q, k, v, c, s, *bias):
         return triton_linear_attention(q, k, v, form, (c, s), mask, *bias)
 
-    results = []
-    compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
-    for call in (attend, compiled, partial(checkpoint, attend, use_reentrant=False)):
-        out = call(*leaves)
-        weight = torch.arange(out.numel(), device=DEVICE).reshape(out.shape).cos()
-        results.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
-    for plain, *others in zip(*results, strict=True):
-        for other in others:
-            torch.testing.assert_close(other, plain)
+    assert_compiled_and_checkpointed_equal(attend, leaves)
 
 
 @pytest.mark.slow

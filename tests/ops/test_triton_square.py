@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from functools import partial
-
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from performer_string import build_feature_map, linear_attention
 from performer_string.ops import reference
@@ -17,10 +13,9 @@ from performer_string.ops.polynomial import summed_attention
 from performer_string.ops.triton import square
 from performer_string.ops.triton.square import triton_square_attention, why_unsupported
 from tests.helpers.maps import assert_batched_gradients
+from tests.helpers.triton_kernels import DEVICE, GPU, assert_compiled_and_checkpointed_equal, take_first_block_size
 
 pytest.importorskip("triton")
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
 # B, H, queries, keys, d, dv
 SHAPES = [
     (2, 1, 65, 65, 16, 16),
@@ -32,15 +27,7 @@ SHAPES = [
 
 @pytest.fixture(autouse=True)
 def _one_block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not GPU or request.node.get_closest_marker("gpu"):
-        return
-    for module in ("square_forward", "square_backward"):
-        for kernel in vars(importlib.import_module(f"performer_string.ops.triton.{module}")).values():
-            kernel = getattr(kernel, "kernel", None)
-            if hasattr(kernel, "early_config_prune"):
-                prune = kernel.early_config_prune
-                first = lambda *args, prune=prune, **constants: prune(*args, **constants)[:1]  # noqa: E731
-                monkeypatch.setattr(kernel, "early_config_prune", first)
+    take_first_block_size(request, monkeypatch, "square_forward", "square_backward")
 
 
 def draw(shape: tuple[int, ...], dtype=torch.float32) -> tuple[list[Tensor], Tensor]:
@@ -207,15 +194,7 @@ def test_compiled_as_one_graph_and_checkpointed_equal_eager(biased):
     def attend(q, k, v, *bias):
         return triton_square_attention(q, k, v, PolynomialKernel(0.25, True), mask, *bias)
 
-    results = []
-    compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
-    for call in (attend, compiled, partial(checkpoint, attend, use_reentrant=False)):
-        out = call(*leaves)
-        weight = torch.arange(out.numel(), device=DEVICE).reshape(out.shape).cos()
-        results.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
-    for plain, *others in zip(*results, strict=True):
-        for other in others:
-            torch.testing.assert_close(other, plain)
+    assert_compiled_and_checkpointed_equal(attend, leaves)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.helpers.runs import fit, metrics, stop_in, validations
+from tests.helpers.runs import fit, metrics, stop_in
 from tests.helpers.training import last
 from train import cli
 from train.callbacks.stopping import CleanStop
@@ -83,13 +83,6 @@ def test_new_folder_has_new_best_model(config, whole, tmp_path, monkeypatch):
     monkeypatch.setattr(ImageClassifier, "log", worse)
     fit(config, tmp_path / "run", "--ckpt_path", str(last(whole)), "--trainer.max_epochs", "4")
     assert read_checkpoint(tmp_path / "run" / "checkpoints" / "best.ckpt")["global_step"] == 40
-
-
-def test_validation_after_max_steps(config, tmp_path):
-    run = tmp_path / "run"
-    fit(config, run, "--trainer.max_epochs", "-1", "--trainer.max_steps", "15")
-    assert metrics(run)["step"] == 15
-    assert validations(run) == [9, 14]
 
 
 def test_resume_refuses_changed_optimiser(whole, tmp_path):

@@ -24,7 +24,7 @@ def small_product(dtype, device):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [[], ["--rotation", "--backward"], ["--dtype", "bfloat16"]], ids=str)
+@pytest.mark.parametrize("extra", [[], ["--backward"], ["--dtype", "bfloat16"]], ids=str)
 def test_attention_of_every_method(extra, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(length, "square_product", small_product)  # one of bf16 takes seconds where it is emulated
     main(["length", "--tokens", "48", "96", *SMALL, *extra, "--out", str(tmp_path), "--device", "cpu"])
@@ -37,7 +37,7 @@ def test_attention_of_every_method(extra, tmp_path, monkeypatch, capsys):
         assert float(row["peak MiB"]) > 0
         assert math.isnan(share := float(row["of peak"])) == (row["method"] == "linear+lf")
         assert math.isnan(share) or share > 0  # not below 1: a timing, and a processor may only emulate bf16
-        if row["method"] == "softmax" and not extra:
+        if row["method"] == "softmax" and "--dtype" not in extra:
             assert float(row["error to softmax"]) < 1e-5
     assert (tmp_path / "length.png").stat().st_size > 0
     assert "performer-pytorch" in capsys.readouterr().out
