@@ -1,1 +1,1 @@
-"""The folder of a run: where it is, what is recorded in it, and how it goes on."""
+"""The folder of a run: its place, its records, and its loggers."""

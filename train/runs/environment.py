@@ -1,4 +1,4 @@
-"""The code, machine and versions that a run or a result comes from."""
+"""Describe the code, machine and versions behind a run or a result."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import performer_string
 
-if TYPE_CHECKING:  # figures are drawn without it
+if TYPE_CHECKING:  # figures are drawn without torch
     import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def processor() -> str:
-    """Return the model of the CPU, as the system tells it."""
+    """Return the CPU model that the operating system reports."""
     import torch
 
     try:
@@ -29,7 +29,7 @@ def processor() -> str:
 
 
 def machine(device: torch.device) -> str:
-    """Return the name of a GPU, or that of the CPU with its number of threads."""
+    """Return the name of a GPU, or of the CPU with its number of threads."""
     import torch
 
     if device.type == "cuda":
@@ -39,7 +39,7 @@ def machine(device: torch.device) -> str:
 
 
 def versions() -> str:
-    """Return the versions of torch and Python, and the architecture."""
+    """Return the versions of torch and Python, and the machine's architecture, as text."""
     import torch
 
     return f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
@@ -48,7 +48,7 @@ def versions() -> str:
 def code(root: Path = ROOT) -> str:
     """Return `performer_string 0.1.0, commit 0123abc`, with `and changes` where tracked files differ."""
     version = f"performer_string {performer_string.__version__}"
-    if not (root / ".git").exists():  # else git would take a repository that this is installed in
+    if not (root / ".git").exists():  # otherwise git would use a parent repository
         return version
     try:
         git = ["git", "-C", str(root), "describe", "--always", "--exclude=*", "--dirty= and changes"]

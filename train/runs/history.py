@@ -11,10 +11,10 @@ from performer_string.utils.files import write_aside
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a history, none where there is no file. A last line that was cut off is left out.
+    """Return the entries of a history, none without a file. A truncated last line is left out.
 
     Raises:
-        ValueError: another line that is damaged. The message names the file.
+        ValueError: another damaged line; the message names the file.
     """
     lines = whole_lines(path).decode(errors="replace").splitlines()
     read = []
@@ -27,7 +27,7 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 
 
 def append_history(path: Path, line: Mapping[str, Any]) -> None:
-    """Write a further line in place of one that was cut off."""
+    """Append an entry to a history, and remove a truncated last line."""
     whole = whole_lines(path)
     if path.is_file() and path.read_bytes() != whole:
         with write_aside(path) as partial:
@@ -37,11 +37,11 @@ def append_history(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def whole_lines(path: Path) -> bytes:
-    """Return the content of a history without a last line that was cut off, with a line break at its end."""
+    """Return the content of a history without a truncated last line, ending with a line break."""
     content = path.read_bytes().rstrip(b"\r\n") if path.is_file() else b""
     before, break_, last = content.rpartition(b"\n")
     try:
         json.loads(last)
-    except ValueError:  # also of bytes that are no UTF-8
+    except ValueError:  # also for bytes that are no UTF-8
         return before + break_
     return content + b"\n"

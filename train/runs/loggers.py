@@ -1,4 +1,4 @@
-"""Loggers of a run: TensorBoard without duplicates, and a table of every metric as CSV."""
+"""Loggers of a run: TensorBoard without duplicate curves, and a CSV table of all metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from performer_string.utils.files import write_aside
 from train.data.sizes import Size
 from train.runs.folder import CURVES, SECONDS
 
-# Columns of the table by the beginnings of their names, in order; others come last.
+# Prefixes of the table's columns, in order; other columns come last.
 COLUMNS = (
     *("epoch", "step", SECONDS, "train/loss", "train/accuracy", "val/loss", "val/accuracy", "val/", "test/"),
     *("train/learning_rate", "train/"),
@@ -28,17 +28,17 @@ COLUMNS = (
 
 
 def place_of_column(name: str) -> tuple[int, list[tuple[int, str]]]:
-    """Return the place of a column: that of its kind, and among its kind by name, with numbers by their size."""
+    """Return the sort key of a column: first its prefix, then its name, with numbers in numerical order."""
     kind = next((place for place, begin in enumerate(COLUMNS) if name.startswith(begin)), len(COLUMNS))
     return kind, [(int(part or 0) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", name)]
 
 
 class RunTensorBoard(TensorBoardLogger):
-    """TensorBoard of a run, with each curve once, and hyper-parameters beside the curves of validation.
+    """TensorBoard logger of a run, with each curve once, and hyperparameters beside the validation curves.
 
     Args:
-        folder: of the run; empty for the run that a configuration with this logger is of.
-        left_out: metrics that are the same as others.
+        folder: folder of the run; if empty, the folder of the run whose configuration has this logger.
+        left_out: names of metrics that equal others.
     """
 
     def __init__(self, folder: str = "", left_out: Sequence[str] = ("epoch",)):
@@ -46,22 +46,22 @@ class RunTensorBoard(TensorBoardLogger):
         self.folder, self.left_out = folder, set(left_out)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log metrics, without those that another curve shows."""
+        """Log metrics, except those in `left_out`."""
         kept = {name: value for name, value in metrics.items() if name not in self.left_out}
         if kept:
             super().log_metrics(kept, step)
 
     @rank_zero_only
     def save(self) -> None:
-        """Write what is logged to disk, without Lightning's `hparams.yaml`: a run has its `config.yaml`."""
+        """Write logged metrics to disk, without Lightning's `hparams.yaml`, since a run has its `config.yaml`."""
         self.experiment.flush()
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, metrics: Mapping[str, float] | None = None, step: int | None = None) -> None:
-        """Write hyper-parameters once their metrics are there, which are the last values of curves."""
+        """Write hyperparameters once their final metrics exist."""
         if metrics:
             open_one = self.experiment.file_writer
-            writer = open_one or FileWriter(self.log_dir)  # Lightning has closed it where the training had ended before
+            writer = open_one or FileWriter(self.log_dir)  # Lightning closes it for a finished training
             for summary in hparams(params, dict(metrics)):
                 writer.add_summary(summary)
             if open_one is None:
@@ -69,12 +69,12 @@ class RunTensorBoard(TensorBoardLogger):
 
 
 class MetricsCSV(Logger):
-    """A table of every metric that is logged, with a row for each step, which a resumed run goes on with.
+    """Logger of all metrics to a CSV table with a row for each step, which a resumed run continues.
 
-    Every row is on disk before the next checkpoint. A resumed run leaves out the rows of steps that it trains again.
+    Every row is on disk before the next checkpoint. A resumed run removes the rows of steps that it repeats.
 
     Args:
-        path: of the file.
+        path: path of the file.
     """
 
     def __init__(self, path: Path):
@@ -85,7 +85,7 @@ class MetricsCSV(Logger):
         self.begun = False
         self.before = 0.0  # seconds of training in earlier processes
         self.since = time.monotonic()  # start of this one
-        self.length = 0  # of the file in bytes without the row
+        self.length = 0  # length of the file in bytes without the current row
 
     @property
     def name(self) -> str:
@@ -101,10 +101,10 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def begin(self, step: int) -> None:
-        """Keep the rows of steps before this one, and a validation after the last of them.
+        """Keep the rows of earlier steps, and of a validation after the last of them.
 
         Args:
-            step: that is trained next, from 0.
+            step: index of the next optimiser step, from 0.
         """
         self.row, self.begun, rows = {}, True, []
         if self.path.is_file():
@@ -118,12 +118,12 @@ class MetricsCSV(Logger):
 
     @staticmethod
     def kept(row: Mapping[str, str], step: int) -> bool:
-        """Return whether a row is of what was trained before a step."""
+        """Return whether a row belongs to the training before a step."""
         trained = any(value for name, value in row.items() if name.startswith("train/"))
         return int(row["step"]) < step or (int(row["step"]) == step and not trained)
 
     def rewrite(self, rows: list[dict[str, Any]]) -> None:
-        """Write the whole file, with its columns in order."""
+        """Write the whole file, with sorted columns."""
         self.columns.sort(key=place_of_column)
         with write_aside(self.path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, self.columns, restval="")
@@ -133,10 +133,10 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Add metrics to the row of their step, which is on disk when this returns."""
+        """Add metrics to the row of their step, and write it to disk."""
         if step is None:
             return
-        if not self.begun:  # a validation that makes up for one of a training that has ended
+        if not self.begun:  # a repeated final validation of a finished training
             self.begin(step + 1)
         if self.row and self.row["step"] != step:
             self.row, self.length = {}, self.path.stat().st_size
@@ -156,13 +156,13 @@ class MetricsCSV(Logger):
                 file.truncate(self.length)
                 file.seek(0, 2)
                 csv.DictWriter(file, self.columns, restval="").writerow(self.row)
-        except OSError as error:  # of a full disk, without the name of the file
+        except OSError as error:  # the error for a full disk does not name the file
             raise OSError(
                 error.errno, f"{error.strerror}; the rows before this one are kept", str(self.path)
             ) from error
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the rows before the one that is being written."""
+        """Return the rows before the current one."""
         if not self.path.is_file():
             return []
         with self.path.open(newline="", encoding="utf-8") as file:
@@ -171,10 +171,10 @@ class MetricsCSV(Logger):
 
 
 def keep_tensorboard(trainer: Any) -> None:
-    """Put TensorBoard before the loggers that `--trainer.logger+=` adds, unless it is among them."""
+    """Add TensorBoard before the loggers of `--trainer.logger+=`, unless it is among them."""
     asked = trainer.logger if isinstance(trainer.logger, list) else []
     own = f"{RunTensorBoard.__module__}.{RunTensorBoard.__qualname__}"
-    if not any(each.class_path == own for each in asked):  # one is added to TensorBoard, and replaces nothing
+    if not any(each.class_path == own for each in asked):  # an added logger does not replace TensorBoard
         trainer.logger = [
             Namespace(class_path=own, init_args=Namespace(folder="", left_out=["epoch"])),
             *asked,
@@ -182,10 +182,10 @@ def keep_tensorboard(trainer: Any) -> None:
 
 
 def training_loggers(asked: Any, config: Any) -> Any:
-    """Return the loggers of a training: TensorBoard, or those asked for, and a CSV file beside them."""
+    """Return the loggers of a training: the configured ones (default TensorBoard), and the CSV table."""
     if asked is False:
         return False
-    run, repeated = config.run_dir, f"val/accuracy_{Size.of(config.model.vit.image_size)}"  # is val/accuracy too
+    run, repeated = config.run_dir, f"val/accuracy_{Size.of(config.model.vit.image_size)}"  # equals val/accuracy
     chosen = [RunTensorBoard()] if asked in (None, True) else asked if isinstance(asked, list) else [asked]
     of_run = (isinstance(each, RunTensorBoard) and not each.folder for each in chosen)
     own = [RunTensorBoard(run, ("epoch", repeated)) if x else y for x, y in zip(of_run, chosen, strict=True)]

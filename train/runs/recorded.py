@@ -1,4 +1,4 @@
-"""What a run has recorded of itself, without the paths of the machine that it ran on."""
+"""Read the records of a run, without the paths of its machine."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from train.runs.history import read_history
 from train.utils.yaml_file import read_yaml
 
 LOCAL = {"run_dir", "data.workers", "trainer.enable_progress_bar"}  # options that change no result
-PLACE = "data.root"  # of the images, which are elsewhere on each machine
-OF_PLACES = ("root", "workers", "download")  # fields of `ImageData`
-OF_IMAGES = ("classes", "files", "names", "val_split", "val_files")  # of the state of `ImageData`
+PLACE = "data.root"  # folder of the images, which depends on the machine
+OF_PLACES = ("root", "workers", "download")  # fields of `ImageData` that depend on the machine
+OF_IMAGES = ("classes", "files", "names", "val_split", "val_files")  # keys of the images in the state of `ImageData`
 
 
 def history(run: Path) -> list[dict[str, Any]]:
-    """Return the processes that trained a run, the first one first; none of runs that have no record."""
+    """Return the records of the processes that trained a run, in order; empty for a run without them."""
     return read_history(run / HISTORY)
 
 
 def without_place(value: str) -> str:
-    """Return a value without the folders that only this machine has.
+    """Return a value without folders that exist only on this machine.
 
-    A recipe of the project has its path in the repository, and any other file or folder its name.
+    A recipe of the project becomes its path in the repository, and any other path its last part.
     """
     value = str(Path(value).expanduser()) if value.startswith("~") else value
     if PurePath(value).is_absolute() and (path := Path(value).resolve()).is_relative_to(ROOT):
         return path.relative_to(ROOT).as_posix()
-    parts = PureWindowsPath(value).parts  # which takes both kinds of slashes
+    parts = PureWindowsPath(value).parts  # it splits at both kinds of slashes
     if not PurePath(value).is_absolute() and not PureWindowsPath(value).is_absolute():
         return value
     if parts[-3:-1] == ("train", "configs") and (Path(__file__).parents[1] / "configs" / parts[-1]).is_file():
@@ -46,7 +46,7 @@ def without_place(value: str) -> str:
 
 
 def portable(command: str) -> str:
-    """Return the command of a training as it is typed elsewhere: without options on where files lie on this machine."""
+    """Return the command of a training for other machines, without options for places on this machine."""
     words: list[str] = []
     arguments = iter(shlex.split(command))
     for word in arguments:
@@ -67,12 +67,12 @@ def portable(command: str) -> str:
 
 
 def devices_in_turn(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the devices in the `history` of a run with their versions, each once; a resumed run may have several."""
+    """Return the distinct devices in the history of a run, with versions; a resumed run may have several."""
     return list(dict.fromkeys(f"{line['device']} ({line['versions']})" for line in lines))
 
 
 def trained_by(run: Path) -> tuple[str, list[str]]:
-    """Return the command that began a run, and lines on code, device and versions; empty where nothing is recorded."""
+    """Return the first command of a run, and lines on code, device and versions; empty without a record."""
     lines = history(run)
     if not lines:
         return "", []
@@ -88,18 +88,18 @@ def trained_by(run: Path) -> tuple[str, list[str]]:
 
 
 def recorded_imports(run: Path) -> list[str]:
-    """Return the modules of the user that a run was trained with, by its configuration; none where there is none."""
+    """Return the user's modules in the configuration of a run; none without a configuration."""
     path = run / CONFIG
     imports = read_yaml(path).get("imports") if path.is_file() else None
     return [imports] if isinstance(imports, str) else list(imports or [])
 
 
 def steps_planned(run: Path, content: Mapping[str, Any]) -> int | None:
-    """Return at which step a run ends, by its configuration and the epochs of its checkpoint; None if that is unknown.
+    """Return the last step of a run from its configuration and its checkpoint's epochs; None if unknown.
 
     Args:
-        run: its folder.
-        content: of the checkpoint.
+        run: folder of the run.
+        content: content of the checkpoint.
     """
     path = run / CONFIG
     try:
@@ -118,7 +118,7 @@ def steps_planned(run: Path, content: Mapping[str, Any]) -> int | None:
 
 
 def unfinished(run: Path, content: Mapping[str, Any]) -> str:
-    """Return a sentence that a run is not finished, with its step; empty where it is. Arguments as `steps_planned`."""
+    """Return a sentence on a run that is not finished, else an empty text; arguments are as in `steps_planned`."""
     if (run / METRICS).is_file():
         return ""
     step, last = content.get("global_step"), steps_planned(run, content)
@@ -127,11 +127,11 @@ def unfinished(run: Path, content: Mapping[str, Any]) -> str:
 
 
 def training_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an evaluation has to know of a training, from the content of its checkpoint.
+    """Return the settings of a training that evaluations need, from the content of its checkpoint.
 
     Returns:
-        `data`: the fields of `ImageData` without those of this machine, with classes and the fingerprint of the images;
-        `optim`, `distillation`, `resolutions` and so on: of the classifier; `steps` of the training.
+        A mapping with `data` (fields of `ImageData` without places, classes and fingerprint of the images), `steps` (of
+        the training), and the classifier's settings `optim`, `distillation`, `resolutions` and so on.
     """
     data, saved = content["ImageData"], content["hyper_parameters"]
     config = {name: value for name, value in data["config"].items() if name not in OF_PLACES}
@@ -152,7 +152,7 @@ def held_out_images(content: Mapping[str, Any]) -> int | None:
     data = content["ImageData"]
     if data["config"]["source"] in TASKS:
         return int(data["config"]["val_size"])
-    if data.get("val_split"):  # validated on the source's own images, which checkpoints of before did not count
+    if data.get("val_split"):  # the source's own validation set, whose size old checkpoints do not store
         return data.get("val_files")
     files = data.get("files")
     if not data["config"]["val_fraction"]:
@@ -161,12 +161,12 @@ def held_out_images(content: Mapping[str, Any]) -> int | None:
 
 
 def validation_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the accuracies of a run's last validation, or of its best one at the training size, with intervals."""
+    """Return the accuracies of a run's last validation, or its best at the training size, with intervals."""
     sizes = content["hyper_parameters"]["resolutions"]
     if content["hyper_parameters"]["vit"].get("head") == "dense":
         return [] if checkpoint.name == BEST else dense_metrics(run, sizes)
     if checkpoint.name == BEST:
-        # A user's own ModelCheckpoint, of a loss perhaps, may stand before ours.
+        # A user's own ModelCheckpoint, perhaps of a loss, may come before this project's.
         states = list((content.get("callbacks") or {}).values())
         ours = [state for state in states if state.get("monitor", "val/accuracy") == "val/accuracy"]
         scores = [state["best_model_score"] for state in ours if state.get("best_model_score") is not None]
@@ -182,7 +182,7 @@ def validation_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) 
 
 
 def dense_metrics(run: Path, sizes: Sequence[str]) -> list[dict[str, Any]]:
-    """Return mIoU and share of the pixels that a dense model got right in its run's last validation."""
+    """Return the mIoU and the pixel accuracy of a dense model in its run's last validation."""
     path = run / METRICS
     saved = read_json(path) if path.is_file() else {}
     return [
@@ -193,7 +193,7 @@ def dense_metrics(run: Path, sizes: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def dense_cells(share: float, miou: float) -> dict[str, Any]:
-    """Return the share of right pixels and the mIoU in %."""
+    """Return the pixel accuracy and the mIoU in %."""
     return {"accuracy": round(100 * share, 4), "mIoU": round(100 * miou, 4)}
 
 

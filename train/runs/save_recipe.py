@@ -1,4 +1,4 @@
-"""The configuration of a run as a file beside it, which is a recipe for others."""
+"""Save the configuration of a run as a file that is also a recipe."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lightning.pytorch.cli import SaveConfigCallback
 
 from performer_string.utils.files import write_aside
 
-UNREADABLE = "Unable to serialize instance"  # how jsonargparse's text for such values begins
+UNREADABLE = "Unable to serialize instance"  # prefix of jsonargparse's text for such values
 
 
 def without_unreadable(content: Any) -> Any:
-    """Return a configuration without values that are no text, such as a function that is a default of a callback.
+    """Return a configuration without values that cannot be serialised, such as functions in defaults of callbacks.
 
-    The parser writes an apology in their place. They are defaults, since whatever a user gives is text.
+    The parser writes a message in their place. They are always defaults, since values from a user are text.
     """
     if isinstance(content, Mapping):
         kept = {name: value for name, value in content.items() if not str(value).startswith(UNREADABLE)}
@@ -27,9 +27,9 @@ def without_unreadable(content: Any) -> Any:
 
 
 class SaveRecipe(SaveConfigCallback):
-    """Write the configuration beside a run once training has begun: a resume that is refused leaves the file as it is.
+    """Write the configuration of a run when training begins, so that a rejected resume does not change the file.
 
-    The file is without the checkpoint that a run was resumed from, so that it stays a recipe for others.
+    The file does not contain the checkpoint that a run was resumed from, so that it remains a recipe.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -40,7 +40,7 @@ class SaveRecipe(SaveConfigCallback):
             config = self.config.clone()
             config.ckpt_path, config.check_data = None, False
             with write_aside(Path(config.run_dir) / self.config_filename) as partial:
-                text = self.parser.dump(config, skip_none=False)  # `save` would write it in the machine's own encoding
+                text = self.parser.dump(config, skip_none=False)  # `save` would use the machine's own encoding
                 if UNREADABLE in text:
                     text = yaml.safe_dump(without_unreadable(yaml.safe_load(text)), sort_keys=False)
                 partial.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Jobs of SLURM: which job this process is of, and how it is queued again."""
+"""SLURM: the job of this process, its run folder, and its requeueing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from train.runs.history import read_history
 
 
 def job() -> str | None:
-    """Return the number of this process's SLURM job, as `scontrol` takes it; None outside of a job."""
+    """Return the number of this process's SLURM job in the form of `scontrol`; None outside of a job."""
     if not SLURMEnvironment.detect():
         return None
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
@@ -26,19 +26,19 @@ def job() -> str | None:
 
 
 def run_folder(command: str) -> Path | None:
-    """Return the folder of an unnamed run: the same whenever a job gives this command; None outside of a job."""
+    """Return the folder of an unnamed run, the same each time a job runs this command; None outside of a job."""
     number = job()
     return None if number is None else Path(f"runs/slurm-{number}-{hashlib.sha256(command.encode()).hexdigest()[:8]}")
 
 
 def is_requeued(run: Path, command: str) -> bool:
-    """Return whether this process is of a job that gives a command of a run again, as one that is requeued does."""
+    """Return whether this process is of a job that repeats a command of a run, as a requeued job does."""
     lines = [] if job() is None else read_history(run / HISTORY)
-    return any(line.get("expanded", line["command"]) == command for line in lines)  # old files have one of them
+    return any(line.get("expanded", line["command"]) == command for line in lines)  # old files have only `command`
 
 
 def requeue_signal(plugins: Iterable[Any]) -> int | None:
-    """Return the signal that warns a job of its end, USR1 unless a plugin sets another; None without one."""
+    """Return the number of the signal before a job's end, USR1 unless a plugin sets another; None without one."""
     if job() is None:
         return None
     asked = next((each for each in plugins if isinstance(each, SLURMEnvironment)), None)
@@ -48,7 +48,7 @@ def requeue_signal(plugins: Iterable[Any]) -> int | None:
 
 
 def requeue() -> None:
-    """Queue the job of this process again, which ends it."""
+    """Requeue the job of this process, which also ends the process."""
     number = job()
     if number is None:
         return

@@ -1,1 +1,1 @@
-"""Sweeps: their files, and the trainings of one."""
+"""Sweeps: their files, and the processes that train their runs."""

@@ -1,4 +1,4 @@
-"""The file of a sweep: a recipe, and the models and seeds that it is trained with."""
+"""The file of a sweep: a recipe, and the models and seeds to train it with."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Run:
     """One training.
 
     Attributes:
-        model: its name without the seed.
-        choices: the name chosen on each axis; none for a model outside the axes.
-        seed: of everything.
-        overrides: fields of the recipe by their full names.
+        model: name of the model without the seed.
+        choices: chosen name on each axis; empty for a model outside the axes.
+        seed: seed of the whole training.
+        overrides: overridden fields of the recipe, by full name.
     """
 
     model: str
@@ -53,7 +53,7 @@ class Run:
         return ["--seed_everything", str(self.seed), *itertools.chain.from_iterable(texts)]
 
     def label(self, axis: str) -> str:
-        """Return the name of the run on an axis, `model` or `seed`; empty where it lies outside."""
+        """Return the name of the run on an axis, `model` or `seed`; empty for a run outside the axis."""
         return {"model": self.model, "seed": str(self.seed)}.get(axis) or self.choices.get(axis, "")
 
 
@@ -62,9 +62,9 @@ class Sweep:
     """The runs of a sweep, with the names of its axes.
 
     Attributes:
-        recipe: a path from the directory that commands are run in.
-        axes: their names.
-        runs: one for each model and seed.
+        recipe: path of the recipe, relative to the working directory.
+        axes: names of the axes.
+        runs: runs, one for each model and seed.
     """
 
     recipe: Path
@@ -74,14 +74,14 @@ class Sweep:
 
 @dataclass
 class SweepFile:
-    """The fields of a file.
+    """The fields of a sweep's file.
 
     Attributes:
-        recipe: the path of a configuration, or the name of one in `train/configs`.
-        seeds: of everything, one run for each.
-        axes: by name, what each choice changes: every combination is trained.
-        models: by name, what else is trained, outside the axes.
-        fields: what every run changes; axes and models come after it.
+        recipe: path of a recipe, or the name of one in `train/configs`.
+        seeds: seeds; each model is trained once for each of them.
+        axes: overrides of each choice on each axis, by name; every combination is trained.
+        models: overrides of further models outside the axes, by name.
+        fields: overrides of every run, over which axes and models take precedence.
     """
 
     recipe: str
@@ -105,7 +105,7 @@ class SweepFile:
             raise ValueError(f"seeds has to hold different whole numbers, 0 or more, not {self.seeds}.")
 
     def combinations(self) -> list[tuple[str, dict[str, str], Any]]:
-        """Return name, choices and overrides of each model."""
+        """Return the name, choices and overrides of each model."""
         models: list[tuple[str, dict[str, str], Any]] = []
         for names in itertools.product(*self.axes.values()) if self.axes else ():
             choices = dict(zip(self.axes, names, strict=True))
@@ -117,14 +117,14 @@ class SweepFile:
 
 
 def check_overrides(overrides: Any, recipe: Mapping[str, Any]) -> None:
-    """Check that overrides make a ViT and an OptimConfig with the fields of the recipe, before their turn comes.
+    """Check before any training that overrides and the recipe make a valid ViT and OptimConfig.
 
     Args:
-        overrides: values by the full names of fields.
-        recipe: its fields.
+        overrides: values of fields, by full name.
+        recipe: fields of the recipe.
 
     Raises:
-        ValueError: an unknown field, or a value that makes no model.
+        ValueError: an unknown field, or a value for which no model can be built.
     """
     if not isinstance(overrides, dict):
         raise ValueError(f"it has to hold fields of the recipe with their values, not {overrides!r}.")
@@ -140,7 +140,7 @@ def check_overrides(overrides: Any, recipe: Mapping[str, Any]) -> None:
     check_fields(map(str, overrides))
     OptimConfig(**values["optim"])
     config = ViTConfig(**values["vit"])
-    # Without memory for its weights; what cannot be built so (performer-pytorch) is left to its training.
+    # The meta device needs no memory for weights. Models that cannot be built on it (performer-pytorch) are unchecked.
     with contextlib.suppress(NotImplementedError, RuntimeError), torch.device("meta"):
         ViT(config)
 
@@ -160,8 +160,8 @@ def read_sweep(path: Path) -> Sweep:
           data.source: folder
 
     Raises:
-        FileNotFoundError: the file or its recipe is missing.
-        ValueError: an unknown field, a name that cannot be a folder's, a name twice, or overrides that make no model.
+        FileNotFoundError: a missing file or recipe.
+        ValueError: an unknown field, a name that cannot be a folder's, a repeated name, or overrides without a model.
     """
     content = read_yaml(path)
     known = {each.name: None for each in fields(SweepFile)}
@@ -195,10 +195,10 @@ def read_sweep(path: Path) -> Sweep:
 def select(
     items: Sequence[Item], conditions: Sequence[str], axes: Sequence[str], label: Callable[[Item, str], str], like: str
 ) -> list[Item]:
-    """Return the items that meet every condition `AXIS=NAME,NAME`; a label is the name on an axis, empty for none.
+    """Return the items that meet every condition `AXIS=NAME,NAME`.
 
     Raises:
-        ValueError: a condition of another form, or an unknown axis or name, with the nearest known one.
+        ValueError: a malformed condition, or an unknown axis or name; the message has the nearest one.
     """
     chosen = list(items)
     for condition in conditions:

@@ -1,4 +1,4 @@
-"""The runs of a sweep as processes: started, resumed, stopped, and summed up in one table."""
+"""Train the runs of a sweep as processes: start, resume and stop them, and summarise their metrics."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ class Job:
     run: Run
     process: subprocess.Popen[bytes]
     lock: IO[str]
-    slot: int  # the least that was free
+    slot: int  # lowest free index below `jobs`
     started: float = field(default_factory=time.monotonic)
 
 
 class SweepRunner:
-    """Runs of a sweep in a folder, at most `jobs` of them in training.
+    """Trains the runs of a sweep in a folder, at most `jobs` at a time.
 
     Args:
-        sweep: what it consists of.
-        runs: those to train.
-        out: where each run has its folder.
-        jobs: trainings at a time.
-        threads: of each.
-        extra: arguments of `python -m train fit` for all.
-        listing: whether nothing is to be trained, so that runs that were begun with other settings are no error.
+        sweep: the sweep.
+        runs: runs to train.
+        out: folder of the runs' folders.
+        jobs: number of simultaneous trainings.
+        threads: number of threads of each training.
+        extra: arguments of `python -m train fit` for all runs.
+        listing: whether runs are only listed, so that existing runs with other settings are no error.
 
     Raises:
-        ValueError: arguments that do not fit each other, or a run that was begun with other settings.
+        ValueError: incompatible arguments, or an existing run with other settings.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SweepRunner:
         self.sweep, self.runs, self.out, self.jobs, self.threads = sweep, runs, out, jobs, threads
         self.extra, self.recipe = current_arguments(extra), read_yaml(sweep.recipe)
         check_fields(name for name, _ in options_of(self.extra))
-        self.signals, self.stopped_by, self.active = 0, 0, list[Job]()  # signals, the first of them, trainings
+        self.signals, self.stopped_by, self.active = 0, 0, list[Job]()  # number of signals, first signal, trainings
         for run in runs:
             conflict = find_conflict(run.overrides, self.extra)
             if conflict is not None:
@@ -91,7 +91,7 @@ class SweepRunner:
         return self.out / run.name
 
     def state(self, run: Run) -> str:
-        """Return `finished`, `begun` or `new`."""
+        """Return the state of a run, `finished`, `begun` or `new`."""
         if (self.folder(run) / METRICS).is_file():
             return "finished"
         return "new" if latest_checkpoint(self.folder(run)) is None else "begun"
@@ -105,25 +105,25 @@ class SweepRunner:
         return dict(read_json(self.folder(run) / METRICS))
 
     def settings(self, run: Run) -> dict[str, Any]:
-        """Return everything that decides the result of a run."""
+        """Return all settings that determine the result of a run."""
         settings = {"recipe": self.recipe, "overrides": dict(run.overrides), "arguments": self.extra, "seed": run.seed}
         return current_settings(settings)
 
     def command(self, run: Run) -> list[str]:
-        """Return the arguments of Python that start or resume a run."""
+        """Return the arguments for Python that start or resume a run."""
         folder = str(self.folder(run))
         if self.state(run) == "begun":
-            place = image_place({"overrides": run.overrides, "arguments": self.extra})  # it may have been moved
+            place = image_place({"overrides": run.overrides, "arguments": self.extra})  # the images may have been moved
             return ["-m", "train", "resume", folder, *([] if place is None else [f"--{PLACE}", place])]
         start = ["-m", "train", "fit", "--config", str(self.sweep.recipe), "--run_dir", folder]
         return [*start, *run.arguments(), *self.extra]
 
     def start(self, run: Run) -> Job | None:
-        """Start a process that trains a run; return None where it is finished, or another process trains it."""
+        """Start a process that trains a run; return None where it is finished or in training elsewhere."""
         folder = self.folder(run)
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / LOCK).open("w", encoding="utf-8")
-        try:  # the child inherits the lock, and holds it even when this process is killed
+        try:  # the child inherits the lock, and keeps it if this process is killed
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             tqdm.write(f"{run.name}: left to another process, which trains it")
@@ -147,13 +147,13 @@ class SweepRunner:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 pass_fds=(lock.fileno(),),
-                start_new_session=True,  # the terminal's Ctrl-C reaches this process only, which passes it on once
+                start_new_session=True,  # Ctrl-C reaches only this process, which passes it on once
             )
         tqdm.write(f"{run.name}: {'resumed' if 'resume' in command else 'started'}")
         return Job(run, process, lock, slot)
 
     def device(self, slot: int, command: Sequence[str]) -> dict[str, str]:
-        """Return a GPU for each job in turn, where there are several and the runs do not say which or how many."""
+        """Return the environment variables that assign GPUs to jobs in turn, unless the runs choose their devices."""
         is_chosen = "--trainer.devices" in " ".join(command) or "devices" in (self.recipe.get("trainer") or {})
         count = torch.cuda.device_count()
         if count < 2 or is_chosen:
@@ -162,7 +162,7 @@ class SweepRunner:
         return {"CUDA_VISIBLE_DEVICES": visible.split(",")[slot % count]}
 
     def end(self, job: Job) -> None:
-        """Print how a run has ended."""
+        """Print the outcome of a run."""
         job.lock.close()
         name, log = job.run.name, self.folder(job.run) / LOG
         if self.state(job.run) == "finished":
@@ -178,7 +178,7 @@ class SweepRunner:
                 tqdm.write("\n".join("    " + line for line in tail[-3:]))
 
     def receive(self, number: int, frame: Any) -> None:
-        """Handle a signal: the first ends each run's step and saves, a second one ends all at once."""
+        """Handle a signal: after the first each run finishes its step and saves, a second ends all at once."""
         self.signals += 1
         if self.signals == 1:
             self.stopped_by = number
@@ -187,13 +187,13 @@ class SweepRunner:
             self.pass_on(job)
 
     def pass_on(self, job: Job) -> None:
-        """Send the signals that were received to a run."""
-        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+        """Send the received signals to a run."""
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
             if self.signals and job.process.returncode is None:
                 os.killpg(job.process.pid, signal.SIGTERM if self.signals == 1 else signal.SIGKILL)
 
     def train(self) -> None:
-        """Train until all runs are finished, have failed, or a signal has come."""
+        """Train until all runs are finished or have failed, or until a signal."""
         waiting = list(self.runs)
         handlers = {n: signal.signal(n, self.receive) for n in (signal.SIGINT, signal.SIGTERM)}
         bar = tqdm(total=len(waiting), desc="runs", unit="run", disable=None)
@@ -203,7 +203,7 @@ class SweepRunner:
                     job = self.start(waiting.pop(0))
                     if job is not None:
                         self.active.append(job)
-                        self.pass_on(job)  # a signal may have come while it was started
+                        self.pass_on(job)  # a signal may have arrived during the start
                 time.sleep(0.2 if self.active else 0)
                 for job in [job for job in self.active if job.process.poll() is not None]:
                     self.active.remove(job)
@@ -218,7 +218,7 @@ class SweepRunner:
             self.write_summary()
 
     def write_summary(self) -> None:
-        """Write the final metrics of every finished run of the whole sweep as CSV."""
+        """Write the final metrics of all finished runs of the whole sweep as CSV."""
         rows = []
         for run in (run for run in self.sweep.runs if self.state(run) == "finished"):
             path = self.folder(run) / SETTINGS

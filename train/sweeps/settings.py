@@ -1,4 +1,4 @@
-"""What decides the result of a run of a sweep, kept in its folder and compared with what later commands ask for."""
+"""The settings that determine the result of a sweep's run: stored in its folder, and compared by later commands."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from train.runs.recorded import PLACE
 
 SETTINGS = "sweep.json"
 SOURCE = "data.source"
-WATCHED = "data.watch_test"  # which changes no weight
-NAMED = 3  # fields in a message
+WATCHED = "data.watch_test"  # it changes no weight
+NAMED = 3  # most fields in a message
 UNSET = object()
 
 
 def chosen(settings: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a field of the recipe that arguments or else overrides set; None where neither does."""
+    """Return the value of a recipe field in the arguments, else in the overrides; None where neither sets it."""
     values = [value for option, value in options_of(settings.get("arguments") or []) if option == name]
     return values[-1] if values else (settings.get("overrides") or {}).get(name)
 
 
 def image_place(settings: Mapping[str, Any]) -> str | None:
-    """Return where the images of a run are, as far as its arguments or overrides say so."""
+    """Return the place of a run's images in its arguments or overrides; None where neither sets it."""
     place = chosen(settings, PLACE)
     return None if place is None else str(place)
 
 
 def has_place(settings: Mapping[str, Any]) -> bool:
-    """Return whether `data.root` is a place on this machine. That of the source `hub` is the name of a data set."""
+    """Return whether `data.root` is a place on this machine, and not the name of a data set for the source `hub`."""
     data = (settings.get("recipe") or {}).get("data") or {}
     return (chosen(settings, SOURCE) or data.get("source")) != "hub"
 
@@ -49,9 +49,9 @@ def without_option(arguments: Sequence[str], name: str) -> list[str]:
 
 
 def current_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run under the names of today, as JSON keeps them, without the place of the images.
+    """Return the settings of a run as JSON values with current names, without the place of the images.
 
-    Whether the test images are watched is left out too.
+    `data.watch_test` is left out too.
     """
     current = {name: current_recipe(settings.get(name)) for name in ("recipe", "overrides")}
     if isinstance(data := (current["recipe"] or {}).get("data"), dict):
@@ -71,7 +71,7 @@ def write_settings(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def other_settings(folder: Path, now: dict[str, Any]) -> dict[str, Any]:
-    """Return those settings of the run in a folder that differ from the ones of now; none where it has recorded none.
+    """Return the stored settings of a run that differ from the current ones; empty without stored settings.
 
     Raises:
         ValueError: a damaged file.
@@ -84,11 +84,11 @@ def other_settings(folder: Path, now: dict[str, Any]) -> dict[str, Any]:
 
 
 def described(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return what differs between the settings of a run and those of now, in a few words.
+    """Return a short text on the differences between stored and current settings of a run.
 
     Args:
-        before: those that differ, by name.
-        now: all.
+        before: stored settings that differ, by name.
+        now: all current settings.
     """
     parts = []
     for key, value in before.items():
@@ -105,12 +105,12 @@ def described(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def of(fields: Mapping[str, Any], name: str) -> str:
-    """Return the value of a field as text, or that it is not set."""
+    """Return the value of a field as text, also for a field that is not set."""
     return json.dumps(fields[name]) if name in fields else "not set"
 
 
 def check_settings(folder: Path, now: dict[str, Any]) -> None:
-    """Raise a ValueError where a folder holds a run with other settings, whose result would pass for this one."""
+    """Raise a ValueError where a folder holds a run with other settings, whose result would be taken for this one."""
     changed = other_settings(folder, now)
     if changed:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The table of the runs of a sweep, `summary.csv`."""
+"""The table of a sweep's runs, `summary.csv`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from train.runs.folder import METRICS, SUMMARY
 def write_summary(out: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write the final metrics of finished runs as CSV.
 
-    Rows of other runs stay as long as these are in the folder: another sweep of the same name has trained them.
+    Rows of other runs, from another sweep of the same name, are kept as long as these runs are in the folder.
 
     Args:
         out: folder of the runs.
-        rows: one for each finished run of a sweep, with its name as `run`.
+        rows: rows of the finished runs, with their names as `run`.
     """
     if not rows:
         return
@@ -32,7 +32,7 @@ def write_summary(out: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def read_summary(out: Path) -> list[dict[str, str]]:
-    """Return the rows of a former `summary.csv`, none where it is damaged or missing."""
+    """Return the rows of an existing `summary.csv`; empty where it is damaged or missing."""
     path = out / SUMMARY
     if not path.is_file():
         return []

@@ -1,1 +1,1 @@
-"""What Lightning's trainer is given: the precision of matrix products, and weights sharded between processes."""
+"""Settings of Lightning's trainer: precision of matrix products, and weights sharded between processes."""

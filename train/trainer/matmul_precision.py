@@ -1,4 +1,4 @@
-"""The precision of float32 matrix products on GPUs with tensor cores, by option."""
+"""The option for the precision of float32 matrix products on GPUs with tensor cores."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ HINT = (
 
 
 def choose_matmul_precision(chosen: MatmulPrecision, trainer: Trainer) -> None:
-    """Set the precision of float32 products, or say once that there is a faster one.
+    """Set the precision of float32 products, or report once that a faster one is available.
 
     Args:
-        chosen: by the user; None for what torch has.
-        trainer: with its device and its own precision.
+        chosen: precision that the user chose; None for torch's current one.
+        trainer: trainer, with its device and precision.
     """
     if chosen is not None:
         torch.set_float32_matmul_precision(chosen)

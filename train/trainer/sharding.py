@@ -1,7 +1,7 @@
-"""Training with weights, gradients and the optimiser's state sharded between processes: `--trainer.strategy fsdp`.
+"""Training with weights, gradients and optimiser state sharded between processes: `--trainer.strategy fsdp`.
 
-Checkpoints are those of a training on one process: whole weights, and states of the optimiser by the number of the
-weight in its groups. So a run goes on with any number of processes, sharded or not.
+Checkpoints are those of a training on one process: full weights, and optimiser states by the index of the weight in
+the parameter groups. So a run can be resumed with any number of processes, sharded or not.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ NAME = "fsdp"
 
 
 def shard(vit: ViT, mesh: DeviceMesh) -> None:
-    """Shard the weights of a model in place, by torch's `fully_shard`: block by block, and the rest.
+    """Shard the weights of a model in place by torch's `fully_shard`: each block, and the rest.
 
-    Every forward pass of a block gathers its weights, and its backward pass adds up their gradients.
+    The forward pass of a block gathers its weights, and the backward pass sums their gradients over processes.
 
     Args:
-        vit: the model, with equal weights in every process.
-        mesh: of the processes.
+        vit: the model, with equal weights in all processes.
+        mesh: device mesh of the processes.
     """
-    if isinstance(vit, FSDPModule):  # by a fit, whose validation follows
+    if isinstance(vit, FSDPModule):  # sharded by a preceding fit
         return
     for block in vit.blocks:
         fully_shard(block, mesh=mesh)
@@ -43,22 +43,22 @@ def shard(vit: ViT, mesh: DeviceMesh) -> None:
 
 
 def whole(x: Tensor) -> Tensor:
-    """Return a whole tensor in place of a sharded one. Every process has to call it."""
+    """Return the full tensor of a sharded one. All processes have to call it."""
     return x.full_tensor() if isinstance(x, DTensor) else x
 
 
 def share_of(x: Any, like: Any) -> Any:
-    """Return this process's shard of a whole tensor, by the shards of another one; other values as they are."""
+    """Return this process's shard of a full tensor, sharded like another one; other values are unchanged."""
     if isinstance(like, DTensor) and isinstance(x, Tensor) and x.shape == like.shape:
         return distribute_tensor(x.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
     return x
 
 
 class Sharded(ModelParallelStrategy):
-    """Lightning's strategy for `fully_shard`, over all processes, with the checkpoints of one process.
+    """Lightning's strategy for `fully_shard` over all processes, with the checkpoints of one process.
 
-    Lightning's own checkpoints number the states of the optimiser by the order of the weights in the model. That is not
-    the order of the groups with and without weight decay. Another strategy would give a weight another's state.
+    Lightning's own checkpoints number optimiser states by the order of the weights in the model, which is not that of
+    the groups with and without weight decay. Other strategies would assign states to the wrong weights.
     """
 
     def __init__(self) -> None:
@@ -69,21 +69,21 @@ class Sharded(ModelParallelStrategy):
         super().setup_environment()
 
     def setup(self, trainer: L.Trainer) -> None:
-        """Shard the weights, and build the optimiser of the shards."""
+        """Shard the weights, and build the optimiser on the shards."""
         module: Any = self.lightning_module
-        # Lightning wants it there, and a method of the class would be one for every strategy.
+        # Lightning requires this method, and in the class it would affect every strategy.
         module.configure_model = partial(shard, module.vit, self.device_mesh["data_parallel"])
         module.configure_model()
         super().setup(trainer)
 
     def gathered(self, whole: bool) -> None:
-        """Hold whole weights in every process, or shard them again."""
+        """Gather full weights in every process, or shard them again."""
         for module in self.lightning_module.modules():  # type: ignore[union-attr]
             if isinstance(module, FSDPModule):
                 module.set_reshard_after_forward(not whole, recurse=False)
                 module.unshard() if whole else module.reshard()
 
-    # Processes validate on unequal numbers of batches, so that no forward pass may wait for another process.
+    # Processes validate on different numbers of batches, so that no forward pass may wait for another process.
 
     def on_validation_start(self) -> None:
         self.gathered(True)
@@ -98,14 +98,14 @@ class Sharded(ModelParallelStrategy):
         self.gathered(False)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """Return the whole state of an optimiser on the first process, nothing on others."""
+        """Return the full state of an optimiser on the first process, and an empty one on others."""
         state = optimizer.state_dict()
         numbered = {n: {key: whole(x) for key, x in each.items()} for n, each in state["state"].items()}
         if self.global_rank:
             return {}
         return {**state, "state": {n: {key: x.cpu() for key, x in each.items()} for n, each in numbered.items()}}
 
-    # Loaded before the weights are sharded, as by other strategies: the loader asks where an epoch goes on.
+    # Checkpoints are loaded before the weights are sharded, as in other strategies: the loader needs its position.
 
     @property
     def restore_checkpoint_after_setup(self) -> bool:
@@ -120,7 +120,7 @@ class Sharded(ModelParallelStrategy):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         module: Any = self.lightning_module
-        own = module.state_dict()  # of shards where a fit came before
+        own = module.state_dict()  # shards, after a preceding fit
         module.load_state_dict({n: share_of(x, own.get(n)) for n, x in checkpoint["state_dict"].items()}, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
@@ -131,7 +131,7 @@ class Sharded(ModelParallelStrategy):
 
 
 def check_sharded(config: Any) -> None:
-    """Log what a sharded training leaves out; raise a ValueError for what needs whole weights at every step."""
+    """Log what a sharded training leaves out; raise a ValueError for settings that need full weights at every step."""
     if config.ema:
         raise ValueError(f"--ema averages whole weights, which strategy {NAME} shares out: take ddp, or leave it out.")
     if config.compile:

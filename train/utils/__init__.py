@@ -1,1 +1,1 @@
-"""What all parts of training and evaluation use: errors in one line, output, seeds, YAML files, imports by name."""
+"""Shared utilities of training and evaluation: errors in one line, output, seeds, YAML files, imports by name."""

@@ -1,4 +1,4 @@
-"""Errors that a user can fix, in one line each on the command lines of training and of evaluation."""
+"""One-line messages for errors that a user can fix, for the command lines of training and evaluation."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from pathlib import Path
 from train.utils.output import lasting_output
 
 PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
-RAISED = re.compile(r"^[\w.]+Error: ", re.MULTILINE)  # where a traceback ends and a message begins
+RAISED = re.compile(r"^[\w.]+Error: ", re.MULTILINE)  # start of the message after a traceback
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG}
 
 
 def user_message(error: Exception) -> str | None:
-    """Return what to say of a wrong value, path or disk, which a user can fix; None of any other error."""
+    """Return the message for an error of a value, path or disk that a user can fix; None for other errors."""
     if not isinstance(error, (ValueError, *PATH_ERRORS)) and getattr(error, "errno", None) not in DISK_ERRORS:
         return None
     message = str(error).strip()
     if "in DataLoader worker process" not in message:
         return message
-    return re.split(RAISED, message)[-1]  # a process that loads images puts its traceback before it
+    return re.split(RAISED, message)[-1]  # worker processes add their traceback
 
 
-# Of torch, and of Python's multiprocessing, where a process that loads images ended or shared memory is short.
+# Messages of torch and multiprocessing when a worker process died or shared memory is exhausted.
 LOST_WORKER = ("DataLoader worker (pid", "unable to open shared memory", "received 0 items of ancdata", "/dev/shm")
 
 
 def machine_message(error: Exception) -> str | None:
-    """Return what to say where the machine ended a process that loads images, or allows no more files; else None."""
+    """Return the message where the machine killed a worker process or allows no more open files; else None."""
     message, number = str(error).strip(), getattr(error, "errno", None)
     if number in (errno.EMFILE, errno.ENFILE) or "Too many open files" in message:
         return (
@@ -50,16 +50,16 @@ def machine_message(error: Exception) -> str | None:
 
 
 def from_multiprocessing(error: Exception) -> bool:
-    """Return whether an error comes from a connection to a process that loads images."""
+    """Return whether an error comes from the connection to a worker process."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     return any(Path(file).parent.name == "multiprocessing" for file in files)
 
 
 @contextmanager
 def one_message(explain: Callable[[Exception], str | None] = user_message) -> Iterator[None]:
-    """Write an error that `explain` has words for to stderr, in these words, and exit with status 2.
+    """Print errors for which `explain` returns a message to stderr, and exit with status 2.
 
-    Output is that of `lasting_output`.
+    Output is protected by `lasting_output`.
     """
     with lasting_output():
         try:

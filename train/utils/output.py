@@ -1,4 +1,4 @@
-"""What the command lines write to the terminal, a pipe or a file, whatever becomes of that."""
+"""Robust output of the command lines to a terminal, a pipe or a file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 
 def printable(text: str) -> str:
-    """Return text, as the name of a file, in one line: control characters and bytes that are no UTF-8 are escaped."""
+    """Return text such as a file name in one line, with control characters and invalid UTF-8 escaped."""
     valid = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) == "Cc" else c for c in valid)
 
 
 class LastingStream:
-    """A stream whose reader may end first, as that of `| head` or a closed terminal: the rest then goes nowhere.
+    """A stream whose reader may end first, such as `| head` or a closed terminal; further output is discarded.
 
     Args:
-        stream: of the process, such as `sys.stdout`.
+        stream: output stream of the process, such as `sys.stdout`.
     """
 
     def __init__(self, stream: Any):
@@ -44,26 +44,26 @@ class LastingStream:
             self.end()
 
     def end(self) -> None:
-        """Let the stream lead nowhere, with what it still holds: Python writes that as it ends."""
+        """Redirect the stream to the null device, including its buffer, which Python flushes at exit."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.stream.fileno())
         os.close(nowhere)
 
 
 def escape_unknown(stream: Any) -> None:
-    """Let a stream escape characters that its encoding lacks, such as those of classes on an ASCII terminal."""
+    """Let a stream escape characters that its encoding lacks, such as those of class names on an ASCII terminal."""
     if getattr(stream, "errors", None) == "strict":
-        with suppress(AttributeError, io.UnsupportedOperation):  # a stream of another kind, in place of the process's
+        with suppress(AttributeError, io.UnsupportedOperation):  # a replaced stream may be of another type
             stream.reconfigure(errors="backslashreplace")
 
 
 @contextmanager
 def lasting_output() -> Iterator[None]:
-    """Within it no output ends the command: neither a reader that has ended, nor a character without a code."""
+    """Keep a command running in a block when a reader has ended, or an encoding lacks a character."""
     streams = sys.stdout, sys.stderr
     for stream in streams:
         escape_unknown(stream)
-    sys.stdout, sys.stderr = (  # None where they were closed before
+    sys.stdout, sys.stderr = (  # None where they are closed
         stream if stream is None or isinstance(stream, LastingStream) else LastingStream(stream) for stream in streams
     )
     try:

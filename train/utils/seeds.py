@@ -1,4 +1,4 @@
-"""Seeds of the global generators that augmentations and steps of a training draw from."""
+"""Seed the global random generators for augmentations and training steps."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from performer_string.utils.seeds import derive_seed, seeded
 
 
 def seed_others(seed: int) -> None:
-    """Seed the global generators of Python and numpy, which libraries of augmentations draw from."""
+    """Seed the global generators of Python and numpy, which augmentation libraries use."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
 
 
 @contextmanager
 def seeded_everywhere(*parts: int | str) -> Iterator[None]:
-    """Draw random numbers by torch on the CPU, numpy and Python from streams of their own for these parts.
+    """Seed the generators of torch (CPU), numpy and Python by `parts` within a block.
 
-    Their global generators go on as if nothing had been drawn.
+    Their former states are restored afterwards.
     """
     python, numpy = random.getstate(), np.random.get_state()
     try:

@@ -1,4 +1,4 @@
-"""Files of fields in YAML, in which no field may stand twice."""
+"""Read YAML files of fields, with an error for repeated fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Return the fields in a YAML file.
 
     Raises:
-        FileNotFoundError, ValueError: there is no such file, it holds something else, or a key twice.
+        FileNotFoundError, ValueError: a missing file, one without fields, or a repeated key.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
@@ -35,19 +35,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return copy.deepcopy(content)  # the caller may change it
 
 
-@functools.lru_cache(maxsize=64)  # tables of papers read a recipe for each of their rows
+@functools.lru_cache(maxsize=64)  # a table of a paper reads a recipe for each row
 def parse_yaml(text: str) -> tuple[Any, yaml.ScalarNode | None]:
-    """Return the content of a YAML document, and a key that stands in it twice, if any."""
+    """Return the content of a YAML document, and a repeated key if there is one."""
     return yaml.safe_load(text), find_repeated(yaml.compose(text, Loader=yaml.SafeLoader))
 
 
 def find_repeated(document: yaml.Node | None) -> yaml.ScalarNode | None:
-    """Return a key that a mapping of a YAML document has a second time, which YAML's readers take silently, or None."""
+    """Return a repeated key in a mapping of a YAML document, which YAML's readers accept silently; None without one."""
     waiting, seen = [document], set[int]()
     while waiting:
         node = waiting.pop()
         if id(node) in seen:
-            continue  # aliases lead to a node again, and may lead in a circle
+            continue  # aliases visit a node again, and may form a cycle
         seen.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             waiting += node.value
