@@ -15,14 +15,11 @@ from performer_string.models.turn import keep_draws
 from performer_string.utils.renames import current_fields, rename_table
 from train.checkpoint_file import read_checkpoint, vit_config
 from train.optim import OptimConfig
-from train.runs.folder import BEST, HISTORY
+from train.runs.folder import BEST, CONFIG, HISTORY, run_of
 
 if TYPE_CHECKING:  # Lightning and torchvision take seconds to import, so `load_trained` imports them
     from train.data.module import ImageData
     from train.module import ImageClassifier
-
-# Settings that are part of a resumed optimiser's state.
-GROUP_SETTINGS = ("lr", "weight_decay", "decay_all", "encoding_lr", "encoding_weight_decay")
 
 
 @dataclass
@@ -92,7 +89,7 @@ def check_same_model(path: str | Path, content: dict[str, Any], asked: dict[str,
         path: path of the checkpoint.
         content: content of the checkpoint.
         asked: hyperparameters of the `ImageClassifier` to run.
-        resumed: whether the optimiser is resumed too, so that its learning rates, decays and betas have to agree.
+        resumed: whether its training is resumed, whose seed is no part of the model.
 
     Raises:
         CheckpointError: hyperparameters that differ; the message lists all of them.
@@ -102,15 +99,15 @@ def check_same_model(path: str | Path, content: dict[str, Any], asked: dict[str,
             f"{path} is a published model, without the state of an optimiser: start a training from it with "
             f"--init_from, or test it with python -m eval resolution --checkpoint {Path(path).parent}."
         )
-    wrong = differences(asdict(vit_config(content)), asked["vit"])  # newer fields have their defaults
-    if resumed and "optim" in content["hyper_parameters"]:
-        optimisers = [{**asdict(OptimConfig()), **o} for o in (content["hyper_parameters"]["optim"], asked["optim"])]
-        saved, new = ({**{k: o[k] for k in GROUP_SETTINGS}, "betas": tuple(o["betas"])} for o in optimisers)
-        wrong += differences(saved, new)
-    if wrong:
+    saved = asdict(vit_config(content))  # newer fields have their defaults
+    if resumed:
+        saved["seed"] = asked["vit"]["seed"]
+    if wrong := differences(saved, asked["vit"]):
+        run = run_of(Path(path))
+        where = "the recipe that it was trained by" if run is None else str(run / CONFIG)
         raise CheckpointError(
-            f"{path} is of another model:\n  " + "\n  ".join(wrong) + "\nResume with the configuration that the run "
-            "was started with: it lies beside its checkpoints as config.yaml."
+            f"{path} is of another model:\n  " + "\n  ".join(wrong) + f"\nTake the model of {where}. Another one that "
+            f"starts with its weights is trained by fit and --init_from."
         )
 
 

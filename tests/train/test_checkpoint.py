@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import resource
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 
-from performer_string import ViT, ViTConfig
+from performer_string import ViT
 from performer_string.models.checkpoint import CheckpointError
 from tests.helpers.runs import KilledError
 from tests.helpers.training import last
 from train.callbacks.checkpoints import AtomicCheckpoints
-from train.checkpoint import check_same_model, load_trained
+from train.checkpoint import load_trained
 from train.checkpoint_file import read_checkpoint
 from train.module import ImageClassifier
-from train.optim import OptimConfig
 
 
 def test_checkpoint_writes_are_atomic(tmp_path, monkeypatch):
@@ -121,13 +119,3 @@ def test_load_from_checkpoint_of_lightning(whole):
     images = torch.rand(2, 1, 60, 60)
     with torch.no_grad():
         assert torch.equal(model(images), load_trained(last(whole)).classifier(images))
-
-
-@pytest.mark.parametrize("name", ["encoding_lr", "encoding_weight_decay", "decay_all"])
-def test_a_run_of_before_a_setting_had_its_default(name):
-    vit, optim = ViTConfig(16, 4, num_classes=3, variant="micro"), asdict(OptimConfig())
-    before = {key: value for key, value in optim.items() if key != name}
-    content = {"hyper_parameters": {"vit": asdict(vit), "optim": before}}
-    check_same_model("old.ckpt", content, {"vit": asdict(vit), "optim": optim}, True)
-    with pytest.raises(CheckpointError, match=f"{name}: .* in the checkpoint, 0.5 asked for"):
-        check_same_model("old.ckpt", content, {"vit": asdict(vit), "optim": {**optim, name: 0.5}}, True)

@@ -48,10 +48,6 @@ def test_resume_refuses_another_model(config, whole, capsys):
     output = fails(["fit", "--config", str(config), "--ckpt_path", str(last(whole)), "--model.vit.depth", "3"], capsys)
     assert "of another model" in output
     assert "depth: 2 in the checkpoint, 3 asked for" in output
-    # Which the optimiser has already.
-    for name, value in (("encoding_lr", "0.1"), ("encoding_weight_decay", "0.5"), ("decay_all", "true")):
-        output = fails(["resume", str(whole), f"--model.optim.{name}", value, "--trainer.max_epochs", "9"], capsys)
-        assert f"{name}: " in output
 
 
 def test_resume_needs_a_run(tmp_path, capsys):

@@ -17,7 +17,8 @@ START = "python -m train fit --config RECIPE"
 RESUME_HELP = """usage: python -m train resume RUN [options of fit]
 
 Continue the run in the folder RUN from its last checkpoint, as it would have gone on. Options change what the run has,
-as --trainer.max_epochs 20 for a longer one. python -m train fit --help lists them."""
+as --trainer.max_epochs 20 for a longer one; those of another training, as its learning rate, are refused.
+python -m train fit --help lists them."""
 
 
 def files_first(arguments: Sequence[str]) -> list[str]:

@@ -24,6 +24,7 @@ from train.command.dry_run import report
 from train.command.find_lr import NO_RATE, RANGE, range_test, take_finder
 from train.command.options import FLAGS, OPTIONS
 from train.command.recipe import current_arguments, options_of
+from train.command.resumed import check_same_training
 from train.command.setting_checks import check_command, check_groups, check_seed, check_trainer
 from train.data.image_checks import check_images
 from train.data.sizes import Size
@@ -165,6 +166,8 @@ class TrainingCLI(AskedSettingsCLI):
             averages = any(isinstance(each, WeightAveraging) for each in callbacks)
             if fits and not averages:
                 check_no_average(self.resumed, content)
+            if fits:
+                check_same_training(self.resumed, content, self)
         elif config.init_from:
             start_from(config.init_from, self.model)
         choose_matmul_precision(config.matmul_precision, self.trainer)
