@@ -87,7 +87,8 @@ def add_image_arguments(parser: argparse.ArgumentParser, images: int = 0) -> Non
     positions = ("extrapolate", "interpolate")
     parser.add_argument("--positions", choices=positions, help="positions of patches; default: as in training")
     default = "(default: %(default)s)"
-    parser.add_argument("--split", choices=("test", "val"), default="test", help=f"choose models on val only {default}")
+    splits = f"choose models on val only; train: training images without augmentation {default}"
+    parser.add_argument("--split", choices=("test", "val", "train"), default="test", help=splits)
     parser.add_argument(
         "--images",
         type=number_of_images,

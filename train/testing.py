@@ -1,4 +1,4 @@
-"""Test a trained model on held-out images, at any size."""
+"""Test a trained model on images of a split, at any size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def batches(
     Args:
         trained: the model and its data.
         size: size of the images in pixels.
-        split: name of the split, `test` or `val`.
+        split: name of the split, `test`, `val` or `train`.
         number: number of images; 0 for all.
         device: device of the yielded images.
         title: title of the progress bar; by default the model's name and the size.

@@ -28,7 +28,7 @@ class Answers:
     Attributes:
         model: name of the model.
         size: size of the images in pixels.
-        split: split that the images belong to, `test` or `val`.
+        split: split that the images belong to, `test`, `val` or `train`.
         classes: names of the classes, in the order of their labels.
         images: dataset of uint8 test images and their classes.
         targets: the class of each image, [N].

@@ -29,7 +29,7 @@ class Matrix:
     Attributes:
         model: name of the model, or its label in the picture.
         size: size of the images in pixels.
-        split: split that the images belong to, `test` or `val`.
+        split: split that the images belong to, `test`, `val` or `train`.
         classes: names of the classes, in the order of their labels.
         counts: number of images of each class (rows) with each answer (columns), [classes, classes].
         views: number of views of each video.

@@ -1,8 +1,8 @@
 """How accurate are models at resolutions that they were not trained at?
 
 Columns: `model`, `resolution` (pixels), `tokens`, `accuracy`, `low` and `high` (%, with its 95 % interval by Wilson
-over the images), `images`, `split` (test or val), `majority baseline` (% of the most frequent class), `trained at`
-(pixels), and with `--views` of videos `views`.
+over the images), `images`, `split` (test, val or train), `majority baseline` (% of the most frequent class),
+`trained at` (pixels), and with `--views` of videos `views`.
 """
 
 from __future__ import annotations

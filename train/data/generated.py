@@ -85,9 +85,16 @@ class GeneratedDataset(Dataset[tuple[Tensor, int]]):
         count: number of images.
         split: name of the split, `train`, `val` or `test`; splits have no image in common.
         seed: seed of the images.
+
+    Raises:
+        ValueError: no training images, or a size that the task does not take.
     """
 
     def __init__(self, task: GeneratedTask, size: Any, count: int, split: str, seed: int = 0):
+        if split == "train" and count < 1:
+            raise ValueError(
+                f"the {task.name} stream is endless: data.train_size has to say how many images an epoch has."
+            )
         task.check_size(size)
         self.task, self.size, self.count, self.split, self.seed = task, size, count, split, seed
 

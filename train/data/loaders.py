@@ -57,7 +57,7 @@ class Loaders(L.LightningDataModule):
         return True
 
     def held_out(self, split: str, size: Sequence[int], images: int = 0, views: Views = ONE) -> Examples:
-        """Return the validation or test set at a size in pixels."""
+        """Return the images of a split, `train`, `val` or `test`, at a size in pixels, not augmented."""
         raise NotImplementedError
 
     def sizes(self) -> list[Size]:

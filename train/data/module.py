@@ -126,11 +126,13 @@ class ImageData(Loaders):
         return {**values, **{name: asdict(getattr(self, name)) for name in TASKS}}
 
     def drawn_from(self, split: str) -> dict[str, Any]:
-        """Return the options that determine the held-out images of a split, `val` or `test`."""
+        """Return the options that determine the images of a split, `train`, `val` or `test`."""
+        seed = {"seed": self.seed} if split == "train" else {}
         if self.task is not None:
-            return {"source": self.source, **asdict(getattr(self, self.source))}
+            return {"source": self.source, **asdict(getattr(self, self.source)), **seed}
         where = {} if SOURCES[self.source].classes else {"root": str(Path(self.root).expanduser().resolve())}
-        share = {"val_fraction": self.val_fraction} if split == "val" else {}
+        share = {"val_fraction": self.val_fraction} if split != "test" else {}
+        share |= {"train_size": self.train_size, "train_fraction": self.train_fraction} if split == "train" else {}
         share |= {"val_split": True} if split == "val" and self._trained is not None and self.val_split else {}
         share |= {"test_fraction": self.test_fraction} if self.test_fraction else {}
         return {"source": self.source, **where, **share}
@@ -167,8 +169,9 @@ class ImageData(Loaders):
         """Return the sets of stored images; the first call opens them at `root`."""
         if self._splits is None:
             self._splits = ImageSplits(
-                self.source, self.root, self.val_fraction, self.background, self.test_fraction, self.val_split
-            )
+                self.source, self.root, self.val_fraction, self.background, self.test_fraction, self.val_split,
+                self.train_size, self.train_fraction,
+            )  # fmt: skip
             if self._trained is not None:
                 self._splits.check_checkpoint(self._trained)
         return self._splits
@@ -189,17 +192,20 @@ class ImageData(Loaders):
         return Transformed(dataset, indices, transform, self.in_channels, self.num_classes or 0)
 
     def held_out(self, split: str, size: Sequence[int], images: int = 0, views: Views = ONE) -> Examples:
-        """Return the validation or test set at a size; a larger size shows more cells for a generated task.
+        """Return the images of a split at a size, not augmented; a larger size shows more cells for a generated task.
 
         Args:
-            split: name of the split, `val` or `test`.
+            split: name of the split, `val`, `test`, or `train` for images that are trained on.
             size: height and width in pixels, for videos preceded by the number of frames.
             images: number of images, 0 for all; a generated task has any number.
             views: number of views of each video.
         """
         check_views(views, self.source)
         if self.task is not None:
-            return GeneratedDataset(self.task, size_of(self.task, size), images or self.val_size, split)
+            count, seed = images or self.val_size, self.seed if split == "train" else 0
+            if split == "train" and self.in_memory:  # all that there are
+                count = min(count, self.train_size)
+            return GeneratedDataset(self.task, size_of(self.task, size), count, split, seed)
         self.setup("test" if split == "test" else None)
         dataset, indices = self.splits().held_out(split)
         return self._images(dataset, indices[: images or None], size, views=views)
@@ -207,23 +213,18 @@ class ImageData(Loaders):
     def train_dataset(self) -> Examples:
         """Return the training images of an epoch, augmented unless that is done in memory."""
         if self.task is not None:
-            if self.train_size < 1:
-                raise ValueError(
-                    f"the {self.source} stream is endless: data.train_size has to say how many images an epoch has."
-                )
             return GeneratedDataset(self.task, size_of(self.task, self.size), self.train_size, "train", self.seed)
         self.setup()
         return self._images(self.splits().train, self.train_indices(), self.size, training=True)
 
     def train_indices(self) -> Tensor:
         """Return the indices of the stored images to train on."""
-        return self.splits().train_indices(self.train_size, self.train_fraction)
+        return self.splits().train_indices()
 
     def train_labels(self) -> Tensor | None:
         """Return the labels of the training images, in no order; None for a source that does not list them."""
-        if self.task is not None or (labels := self.splits().train_labels()) is None:
-            return None
-        return labels[self.train_indices()]
+        labels = None if self.task is not None else self.splits().train_labels()
+        return None if labels is None else labels[self.train_indices()]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the options of the data and the position in the epoch, for checkpoints."""

@@ -33,6 +33,8 @@ class ImageSplits:
         background: red, green and blue, 0 to 255, beneath transparent images of a folder.
         test_fraction: share of an unsplit folder for the test set; 0 for a folder that is split.
         val_split: whether to use the source's own validation set where it has one besides its test set.
+        train_size: number of images to train on, 0 for all.
+        train_fraction: share of these in each class, in (0, 1].
     """
 
     def __init__(
@@ -43,9 +45,12 @@ class ImageSplits:
         background: Sequence[int] = BACKGROUND,
         test_fraction: float = 0.0,
         val_split: bool = True,
+        train_size: int = 0,
+        train_fraction: float = 1.0,
     ):
         self.source, self.root, self.val_fraction, self.background = source, root, val_fraction, background
         self.test_fraction, self.val_split = test_fraction, val_split
+        self.train_size, self.train_fraction = train_size, train_fraction
         self.num_classes = SOURCES[source].classes or 0  # known for a folder when a set is open
         self._classes: dict[str, list[str]] = {}  # by the name of the set
         self._trained: Mapping[str, Any] | None = None
@@ -124,33 +129,32 @@ class ImageSplits:
         """Return the labels of the training images, including held-out ones; None where they are not listed."""
         return labels_of(self.train)
 
-    def train_indices(self, size: int = 0, fraction: float = 1.0) -> Tensor:
+    def train_indices(self) -> Tensor:
         """Return the indices of the images to train on.
 
-        Args:
-            size: number of images, 0 for all.
-            fraction: share of these in each class, in (0, 1].
-
         Raises:
-            ValueError: fewer images than `size`, or a share of a source that lists no labels.
+            ValueError: fewer images than `train_size`, or a share of a source that lists no labels.
         """
-        indices = self.parts[0]
+        indices, size = self.parts[0], self.train_size
         if size > len(indices):
             raise ValueError(
                 f"data.train_size asks for {size} images, and there are {len(indices)} to train on "
                 f"(val_fraction={self.val_fraction} are held out). Leave it out for all of them."
             )
         indices = indices[: size or None]
-        if fraction == 1:
+        if self.train_fraction == 1:
             return indices
         if (labels := self.train_labels()) is None:
             raise ValueError(
                 f"data.train_fraction takes the same share of each class, which {self.source} does not list."
             )
-        return share_of_each_class(indices, labels[indices], fraction)
+        return share_of_each_class(indices, labels[indices], self.train_fraction)
 
     def held_out(self, split: str) -> tuple[Any, Tensor]:
-        """Return the dataset of a split, `val` or `test`, and the indices of its images."""
+        """Return the dataset of a split, `train`, `val` or `test`, and the indices of its images."""
+        if split == "train":
+            self._check_held_out()
+            return self.train, self.train_indices()
         if split == "val":
             self._check_held_out()
             if self.validation is not None:
