@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser, images: int = 0) -> None:
 
 def add_image_arguments(parser: argparse.ArgumentParser, images: int = 0) -> None:
     """Add the options that choose images; `images` is the default of `--images`."""
-    sizes = "of the images in pixels: 168, or 96x128 (height x width); those of the training's validation by default"
+    sizes = "sizes of the images in pixels: 168, or 96x128 (height x width); default: those of validation in training"
     parser.add_argument("--resolutions", nargs="+", type=image_size, action=WithoutRepetitions, help=sizes)
     positions = ("extrapolate", "interpolate")
     parser.add_argument("--positions", choices=positions, help="positions of patches; default: as in training")

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sizes.add_argument("--native", action="store_true", help="each image at its own size, cut to whole patches")
     parser.add_argument("--top", type=positive_int, default=3, help="number of classes to show (default: %(default)s)")
-    batch = "images of the training size in a batch, and fewer that are larger (default: %(default)s)"
+    batch = "images of the training size in a batch; fewer if larger (default: %(default)s)"
     parser.add_argument("--batch_size", "--batch-size", type=positive_int, default=32, help=batch)
     parser.add_argument("--workers", type=number_of_images, default=0, help="processes that read images (default: 0)")
     parser.add_argument("--fold", action="store_true", help="fold the encoding into the weights, for speed")

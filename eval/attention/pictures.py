@@ -73,16 +73,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval attention`."""
     paths = f"one image, and one or more models, each a {MODEL}"
     parser.add_argument("paths", nargs="+", type=Path, action=ModelsAndImage, metavar="RUN|IMAGE", help=paths)
-    example = "the test image of this number in place of an image, as the training's data has it at each resolution"
+    example = "index of a test image of the training's data, shown at each resolution, instead of an image file"
     parser.add_argument("--example", type=number_of_images, metavar="N", help=example)
     parser.add_argument("--root", help="folder of the images of --example, if not where they were in training")
-    sizes = "of the image in pixels: 168, or 96x128 (height x width); those of training by default"
+    sizes = "sizes of the image in pixels: 168, or 96x128 (height x width); default: training sizes"
     parser.add_argument("--resolutions", nargs="+", type=size_of_images, action=WithoutRepetitions, help=sizes)
     kinds = "what to draw (default: class where all models have a class token, else query)"
     parser.add_argument("--kind", nargs="+", choices=KINDS, action=WithoutRepetitions, help=kinds)
-    query = "the patch that attends, at these shares of the height and width (default: 0.5,0.5)"
+    query = "point of the query's patch, as shares of the height and width (default: 0.5,0.5)"
     parser.add_argument("--query", type=place, default=(0.5, 0.5), metavar="Y,X", help=query)
-    layers = "counted from 0 (default: all)"
+    layers = "indices of layers, from 0 (default: all)"
     parser.add_argument("--layer", nargs="+", type=number_of_images, action=WithoutRepetitions, help=layers)
     normalise = "one scale for the whole figure, or each map from its lowest to its highest weight (default: figure)"
     parser.add_argument("--normalise", choices=("figure", "map"), default="figure", help=normalise)

@@ -41,7 +41,7 @@ SPARSE: dict[str, dict[str, Any]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval latency`."""
-    names = "names, each with options behind it where it has any, like 'cayley-string generator=top-k k=8'; or all"
+    names = "names, each followed by its options if any, like 'cayley-string generator=top-k k=8'; or all"
     parser.add_argument("--encodings", nargs="+", default=["all"], metavar="NAME", help=names)
     parser.add_argument("--variant", choices=VARIANTS, default="tiny")
     parser.add_argument("--image-size", type=positive_int, default=224)

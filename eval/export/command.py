@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("run", type=find_checkpoint, metavar="RUN", help=MODEL)
     parser.add_argument("--format", choices=FORMATS, required=True, help="onnx, or torch for torch.export")
-    sizes = "that it has to take, in pixels: one for this size alone, several for any; the training size and twice that"
+    sizes = "sizes in pixels: one for only this size, several for any size; default: the training size and twice that"
     parser.add_argument("--resolutions", nargs="+", type=image_size, action=WithoutRepetitions, help=sizes)
     parser.add_argument("--fold", action="store_true", help="fold bases of encodings into the projections first")
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from eval.plotting.style import width_in_inches
 
     parser.add_argument("name", nargs="?", metavar="NAME", help="name of a table in --list, or a YAML file")
-    parser.add_argument("--budget", default="cpu", help="how much to train: cpu, gpu or full (default: %(default)s)")
+    parser.add_argument("--budget", default="cpu", help="amount of training: cpu, gpu or full (default: %(default)s)")
     parser.add_argument("--list", action="store_true", help="list all tables, the data they need, and their time")
     parser.add_argument("--no-train", action="store_true", help="train nothing; print from the runs that exist")
     parser.add_argument("--data", type=Path, metavar="DIR", help="a folder with the sets of images (default: data)")
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="AXIS=NAME,NAME", help=only)
     parser.add_argument("--jobs", type=positive_int, default=1, help="trainings at a time")
     parser.add_argument("--threads", type=positive_int, help="threads of each; default: an equal share of the cores")
-    images = "how many to test on, 0 for all (default: as the budget says)"
+    images = "number of test images, 0 for all (default: that of the budget)"
     parser.add_argument("--images", type=number_of_images, help=images)
     parser.add_argument("--split", choices=("test", "val"), default="test", help="choose models on val only")
     parser.add_argument("--format", nargs="+", choices=FORMATS, default=["png"], help="formats of the figure")

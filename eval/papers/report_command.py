@@ -23,7 +23,7 @@ RUNS = Path("runs/tables")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval report`."""
-    folders = f"with NAME/BUDGET.csv of tables; a later one comes first (default: {PAPERS.name} of the code, {RUNS})"
+    folders = f"folders with NAME/BUDGET.csv; later ones take precedence (default: {PAPERS.name} of the code, {RUNS})"
     parser.add_argument("folders", nargs="*", type=Path, default=[PAPERS, RUNS], help=folders)
 
 

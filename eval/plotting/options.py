@@ -33,7 +33,7 @@ def add_figure_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--only", nargs="+", metavar="NAME", help="draw and tabulate only these; the CSV has all")
     group.add_argument("--order", nargs="+", metavar="NAME", help="names that come first, in this order")
     group.add_argument("--title", help="title of the figure")
-    width = "of the figure: inches, or one-column (3.25) or two-column (6.75); fonts keep their sizes"
+    width = "width of the figure: inches, one-column (3.25) or two-column (6.75); fonts keep their sizes"
     group.add_argument("--width", type=width_in_inches, help=width)
     group.add_argument(
         "--table", nargs="+", choices=("markdown", "latex", "csv"), default=[], help="files of the table to write"

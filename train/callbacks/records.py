@@ -46,7 +46,7 @@ class FinalMetrics(Callback):
         self.config, self.path, self.program = config, path, program
         self.validated_at: int | None = None  # step of the last validation
         self.counted = 0  # images of this process
-        self.images: int | None = None  # of all processes in the last validation, which may be of a part
+        self.images: int | None = None  # images of all processes in the last validation, which may be partial
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.is_global_zero:
@@ -73,7 +73,7 @@ class FinalMetrics(Callback):
         self.images = int(trainer.strategy.reduce(counted, reduce_op="sum"))
 
     def state_dict(self) -> dict[str, int]:
-        return {} if self.images is None else {"images": self.images}  # of the accuracy in best.ckpt
+        return {} if self.images is None else {"images": self.images}  # images behind the accuracy in best.ckpt
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         self.images = state_dict["images"]

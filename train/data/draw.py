@@ -88,10 +88,10 @@ def make_parser() -> Parser:
     commands = parser.add_subcommands(dest="task")
     for name, kind in TASKS.items():
         command = Parser(description=f"Draw images of the task {name}.")
-        sizes = "pixels of a side; of videos frames x height x width"
+        sizes = "side in pixels; for videos frames x height x width"
         command.add_argument("--resolution", default=SIZES[name], type=str, help=sizes)
         command.add_argument("--example", type=int | None, default=None, help="write only this image, 0, 1, ...")
-        split = "of --example; a contact sheet has training images"
+        split = "split of --example; a contact sheet has training images"
         command.add_argument("--split", type=Literal["train", "val", "test"], default="test", help=split)
         command.add_argument("--out", type=str, default=f"{name}.png", help="file; its ending sets the format")
         command.add_class_arguments(kind)

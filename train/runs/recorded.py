@@ -177,7 +177,7 @@ def validation_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) 
         saved = read_json(path) if path.is_file() else {}
         shares = {size: saved[name] for size in sizes if (name := f"val/accuracy_{size}") in saved}
         counted = saved.get(COUNTED)
-    total = held_out_images(content) if counted is None else counted  # of runs that did not count, all
+    total = held_out_images(content) if counted is None else counted  # all images for runs that did not count them
     return [{"split": "val", "resolution": size, **accuracy(share, total)} for size, share in shares.items()]
 
 
