@@ -1,4 +1,4 @@
-"""Load trained models from checkpoints, and check a checkpoint before a training starts from it or resumes it."""
+"""Load trained models from checkpoints, and check a checkpoint before a training or test resumes it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from performer_string import ViTConfig
 from performer_string.models.checkpoint import CheckpointError, find_checkpoint
-from performer_string.models.config import patch_and_image
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.saving import form_as, vit_weights
-from performer_string.models.turn import keep_draws
-from performer_string.utils.renames import current_fields, rename_table
+from performer_string.utils.renames import current_fields
 from train.checkpoint_file import read_checkpoint, vit_config
 from train.optim import OptimConfig
 from train.runs.folder import BEST, CONFIG, HISTORY, run_of
@@ -133,63 +130,3 @@ def check_no_average(path: str | Path, content: dict[str, Any]) -> None:
             f"{path} is of a run with an average of the weights: resume it with its --ema, or start another run from "
             f"the average with fit and --init_from."
         )
-
-
-def training_grid(config: ViTConfig) -> list[int]:
-    """Return the grid to which positions and log N of a model refer, in patches."""
-    patch, image = patch_and_image(config.patch_size, config.image_size)
-    return config.position_grid or [size // p for size, p in zip(image, patch, strict=True)]
-
-
-def keep_grid(path: str, vit: Any) -> None:
-    """Set the grid of positions and log N in `vit` to that of weights from another training size."""
-    from lightning.pytorch.utilities import rank_zero_info
-
-    grid = training_grid(vit_config(read_checkpoint(path, data=False)))
-    if vit.position_grid is None and grid != training_grid(ViTConfig(**vit.as_dict())):
-        vit.position_grid = grid
-        size = " x ".join(map(str, grid))
-        rank_zero_info(f"Positions and log N refer to the {size} patches that {path} was trained on.")
-
-
-def start_from(path: str | Path, classifier: ImageClassifier) -> None:
-    """Load the weights of a checkpoint whose names and shapes match into a model.
-
-    Other weights keep their initial values, such as a head for other classes or a table for another grid. A log message
-    lists them, and the weights of the checkpoint that the model lacks. It also lists fields of the configuration that
-    differ, since another number of heads changes no shape. Random features are transformed to the basis of another
-    encoding, so that rotations that start at zero change no outputs.
-
-    Raises:
-        CheckpointError: no weight matches.
-    """
-    from lightning.pytorch.utilities import rank_zero_info
-
-    content, weights = read_checkpoint(path, data=False), classifier.state_dict()
-    saved = content["state_dict"]
-    if "vit.encoding.folded" in saved:
-        raise CheckpointError(
-            f"{path} is of a folded model, which is for inference: start from the one it was made of."
-        )
-    rename_table(saved, "vit.", beside=classifier.vit.absolute is not None)
-    fitting = {k: v for k, v in saved.items() if k in weights and weights[k].shape == v.shape}
-    if not fitting:
-        raise CheckpointError(f"{path} has no weight that fits this model.")
-    classifier.load_state_dict(fitting, strict=False)
-    config = vit_config(content)
-    taken = {name.removeprefix("vit.") for name in fitting}
-    keep_draws(classifier.vit, config, training_grid(config), vit_weights(content), taken)
-    fresh, unused = weights.keys() - fitting.keys(), saved.keys() - fitting.keys()
-    before, asked = asdict(config), asdict(classifier.vit.config)
-    if before["position_grid"] is None:  # `keep_grid` may have set it
-        asked["position_grid"] = None
-    changed = differences(before, asked)
-    groups = {
-        "Afresh, since their shape differs": sorted(fresh & unused),
-        "Afresh, since the checkpoint has none": sorted(fresh - unused),
-        "In the checkpoint only": sorted(unused - fresh),
-    }
-    lines = [f"{len(fitting)} of {len(weights)} tensors are from {path}."]
-    lines += [f"  {title}: {', '.join(names)}." for title, names in groups.items() if names]
-    lines += [f"  Configured otherwise: {'; '.join(changed)}."] if changed else []
-    rank_zero_info("\n".join(lines))

@@ -8,6 +8,7 @@ from typing import Any
 from performer_string import ViTConfig
 from performer_string.models import checkpoint as models
 from performer_string.models.checkpoint import CheckpointError
+from performer_string.models.preprocessing import Preprocessing
 from train.utils.imports import naming_imports
 
 KEYS = {"state_dict", "hyper_parameters", "ImageData"}
@@ -45,3 +46,10 @@ def vit_config(content: dict[str, Any], **overrides: Any) -> ViTConfig:
     """
     with naming_imports():
         return ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"], **overrides)
+
+
+def classes_of(content: dict[str, Any]) -> list[str]:
+    """Return the names of the classes of the model in a checkpoint; none where they are not known."""
+    preprocessing = Preprocessing.of_checkpoint(content)
+    known = () if preprocessing is None else preprocessing.classes
+    return list(known or content.get("ImageData", {}).get("classes") or ())

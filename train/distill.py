@@ -15,7 +15,7 @@ from performer_string.models.checkpoint import find_checkpoint
 from performer_string.utils.validation import check_types
 from train._compat import is_compiled
 from train.augmentation import possible_sides
-from train.checkpoint_file import read_checkpoint, vit_config
+from train.checkpoint_file import classes_of, read_checkpoint, vit_config
 from train.data.module import ImageData
 from train.data.sizes import Size
 from train.inspection import record_calls
@@ -93,7 +93,7 @@ class Teacher:
         if wrong:
             raise ValueError(f"the teacher {path} has {'; '.join(wrong)}: a model cannot learn this from it.")
         self.check_sizes(path, student, Size.of(student.config.image_size if data is None else data.size), image_scale)
-        classes = content.get("ImageData", {}).get("classes") or list(self.vit.classes)  # where they are known
+        classes = classes_of(content)
         if config.weight and classes and data is not None and data.task is None:
             data.splits().check_classes("the teacher", classes)
         if config.attention and is_compiled(student):

@@ -8,8 +8,8 @@ import torch
 
 from eval.papers.measured import Measured
 from performer_string.models.config import patch_and_image
-from train.checkpoint import start_from
 from train.runs.folder import CHECKPOINTS, LAST
+from train.start import start_from
 
 if TYPE_CHECKING:
     from eval.papers.plan import Group

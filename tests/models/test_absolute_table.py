@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from performer_string import ViT, ViTConfig, batch_images, fold
 from tests.helpers.small_vit import SMALL, large, vit
-from train.checkpoint import start_from
 from train.module import ImageClassifier
+from train.start import start_from
 
 ZERO = {"encoding": "circulant-string", "encoding_options": {"start": "zero"}, "absolute_table": "linear"}
 

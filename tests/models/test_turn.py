@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.helpers.small_vit import large, vit
-from train.checkpoint import start_from
 from train.module import ImageClassifier
+from train.start import start_from
 
 ZERO = {"encoding": "circulant-string", "encoding_options": {"start": "zero", "block_size": 4}}
 MAPS = [

@@ -11,11 +11,11 @@ import torch
 from eval.cli import main as evaluate
 from performer_string import ViT, ViTConfig, from_timm
 from tests.helpers.checkpoints import read
-from train.checkpoint import start_from
 from train.data.module import ImageData
 from train.distill import DistillationConfig, Teacher
 from train.module import ImageClassifier
 from train.pretrained import checkpoint, larger, main
+from train.start import start_from
 
 timm = pytest.importorskip("timm")
 

@@ -18,7 +18,7 @@ from train.callbacks.checkpoints import AtomicCheckpoints
 from train.callbacks.defaults import clock_callbacks, data_callbacks, saving_callbacks, training_callbacks
 from train.callbacks.records import FinalMetrics
 from train.callbacks.stopping import out_of_time
-from train.checkpoint import check_no_average, check_same_class, check_same_model, keep_grid, start_from
+from train.checkpoint import check_no_average, check_same_class, check_same_model
 from train.checkpoint_file import read_checkpoint
 from train.command.dry_run import report
 from train.command.find_lr import NO_RATE, RANGE, range_test, take_finder
@@ -32,6 +32,7 @@ from train.data.tasks import TASKS
 from train.runs import slurm
 from train.runs.folder import clean_up_at_exit, latest_checkpoint, make_run_folder, name_run_folder, run_of
 from train.runs.loggers import keep_tensorboard, training_loggers
+from train.start import keep_grid, start_from
 from train.trainer.matmul_precision import choose_matmul_precision
 from train.trainer.sharding import NAME, Sharded, check_sharded
 from train.utils.imports import import_modules
@@ -169,7 +170,7 @@ class TrainingCLI(AskedSettingsCLI):
             if fits:
                 check_same_training(self.resumed, content, self)
         elif config.init_from:
-            start_from(config.init_from, self.model)
+            start_from(config.init_from, self.model, self.datamodule)
         choose_matmul_precision(config.matmul_precision, self.trainer)
         if config.compile:
             self.model.vit.compile(backend=config.compile)

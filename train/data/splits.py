@@ -19,6 +19,7 @@ from train.data.class_folders import sets_in, split_folder
 from train.data.classes import class_names, classes_without, fingerprint, first_of, labels_of
 from train.data.images import share_of_each_class, shuffled
 from train.data.sources import SOURCES, open_source
+from train.data.split_changes import split_changes
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +225,6 @@ class ImageSplits:
         trained = self._trained
         if trained is None:
             return
-        files, names = self.fingerprint["files"], self.fingerprint["names"]
         own, held = "its own validation images", "images held out of the training images"
         was, now = (own if each else held for each in (trained.get("val_split", False), self.validation is not None))
         if was != now:
@@ -232,17 +232,9 @@ class ImageSplits:
                 f"the model was validated on {was}, and {self.root} would give {now}. Take the images as they lay then"
                 f"{', or --data.val_split false' if now == own else ''}."
             )
-        if trained.get("files", files) != files:
-            change = f"{self.root} has {files} training images and had {trained['files']} when the model was trained"
-        elif names is not None and (trained.get("names") or names) != names:
-            change = f"{self.root} has other training images than when the model was trained, or under other names"
-        elif (share := trained["config"]["val_fraction"]) != self.val_fraction:
-            change = f"val_fraction was {share} when the model was trained, and is {self.val_fraction}"
-        elif (share := trained["config"].get("test_fraction", 0.0)) != self.test_fraction:
-            change = f"test_fraction was {share} when the model was trained, and is {self.test_fraction}"
-        else:
-            return
-        raise ValueError(
-            f"{change}: the images held out for validation or test would be others, which it was trained on. Take what "
-            f"was taken then. Other images to test on lie in a folder of their own, as FOLDER/test/CLASS/FILE."
-        )
+        if changes := split_changes(self, trained):
+            raise ValueError(
+                f"{next(iter(changes.values()))}: the images held out for validation or test would be others, which it "
+                f"was trained on. Take what was taken then. Other images to test on lie in a folder of their own, as "
+                f"FOLDER/test/CLASS/FILE."
+            )
