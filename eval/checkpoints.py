@@ -45,7 +45,7 @@ class Runs(argparse.Action):
         skipped = [path for path in paths if is_no_run(path)]
         kept = [path for path in paths if path not in skipped]
         if kept and skipped:
-            sys.stderr.write(f"Skipped, for want of a checkpoint: {', '.join(map(str, skipped))}\n")
+            sys.stderr.write(f"Skipped, because they have no checkpoint: {', '.join(map(str, skipped))}\n")
         setattr(namespace, self.dest, kept or paths)
 
 

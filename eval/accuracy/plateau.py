@@ -52,7 +52,7 @@ def with_logs(paths: Sequence[Path]) -> list[Path]:
     runs = [path for path in paths if has_log(path)]
     skipped = [str(path) for path in paths if path not in runs and path.exists()]
     if runs and skipped:
-        tqdm.write(f"Skipped, for want of a log: {', '.join(skipped)}", file=sys.stderr)
+        tqdm.write(f"Skipped, because they have no log: {', '.join(skipped)}", file=sys.stderr)
     return [path for path in paths if path in runs or not path.exists()] if runs else list(paths)
 
 

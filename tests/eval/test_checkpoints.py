@@ -114,7 +114,7 @@ def test_what_is_no_run_is_skipped(tmp_path, capsys):
     paths = sorted(map(str, tmp_path.iterdir()))
     main(["resolution", "--checkpoint", *paths, "--resolutions", "60", "--images", "4", "--out", str(tmp_path / "out")])
     assert [row["model"] for row in read(tmp_path / "out" / "resolution.csv")[1]] == ["one"]
-    skipped = f"Skipped, for want of a checkpoint: {tmp_path / 'results'}, {tmp_path / 'summary.csv'}"
+    skipped = f"Skipped, because they have no checkpoint: {tmp_path / 'results'}, {tmp_path / 'summary.csv'}"
     assert skipped in capsys.readouterr().err
     said = refusal(["--checkpoint", str(tmp_path / "one"), str(tmp_path / "two"), "--resolutions", "60"], capsys)
     assert f"there is no checkpoint {tmp_path / 'two'}" in said  # a misspelt path is no other file

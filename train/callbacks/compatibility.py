@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback, WeightAveraging
 
 REFUSED = {
     "BatchSizeFinder": "chooses another batch size on each machine: give --data.batch_size",
-    "LearningRateFinder": "changes the learning rate amid a training: take LearningRateFinder itself, whose test comes "
+    "LearningRateFinder": "changes the learning rate during training: take LearningRateFinder itself, whose test comes "
     "before it",
     "ModelPruning": "changes weights in a way that checkpoints do not hold",
     "BaseFinetuning": "adds weights that the schedule does not know: freeze weights in a class of your own",

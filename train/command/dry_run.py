@@ -119,7 +119,7 @@ def classes_of(dataset: Any, indices: Sequence[int] | None = None) -> str:
 def data_lines(data: ImageData) -> list[tuple[str, str]]:
     """Return names and texts about the data: source, counts of each split, and images of each class."""
     if data.task is not None:
-        sizes = f"{data.train_size} images an epoch, drawn anew; {data.val_size} for validation and as many to test"
+        sizes = f"{data.train_size} new images each epoch; {data.val_size} for validation and as many to test"
         return [("data", f"{data.source}, {data.num_classes} classes"), ("images", sizes)]
     sets = dict(sets_of(data))
     validation, held_out = data.splits().held_out("val")

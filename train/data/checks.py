@@ -54,7 +54,7 @@ def check_symmetries(data: ImageData, task: GeneratedTask) -> None:
         )
     if data.augment and not data.in_memory:
         raise ValueError(
-            f"augment has no meaning for the {data.source} task, whose images are drawn anew: leave out "
+            f"augment has no meaning for the {data.source} task, whose images are new in each epoch: leave out "
             f"{', '.join(data.augment)}, or train on images that are drawn once by data.in_memory true."
         )
 

@@ -137,7 +137,7 @@ def test_answers_of_generated_images_are_kept():
     ImageData("pathfinder", **given)
     with pytest.raises(ValueError, match="arrow task with flip, rotate-90, which may change the answer"):
         ImageData("arrow", **given)
-    with pytest.raises(ValueError, match="drawn anew"):
+    with pytest.raises(ValueError, match="new in each epoch"):
         ImageData("pathfinder", **{**given, "in_memory": False})
     with pytest.raises(ValueError, match="square images"):
         ImageData("folder", size=[32, 48], augment=["rotate-90"])
