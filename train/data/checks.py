@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from performer_string.images.reading import check_background
+from performer_string.utils.registry import lookup
 from train.data.generated import GeneratedTask
 from train.data.memory import BATCHED
 from train.data.sizes import Views
@@ -13,6 +14,19 @@ from train.data.tasks import TASKS
 
 if TYPE_CHECKING:
     from train.data.module import ImageData
+
+
+TABLES = ("csv", "tsv", "json", "jsonl", "parquet", "imagefolder", "metadata")  # asked for with a table of labels
+
+
+def check_source(name: str) -> None:
+    """Raise a ValueError unless a source has this name, for a table of labels with the source that reads it."""
+    if name.lower() in TABLES and name not in SOURCES:
+        raise ValueError(
+            f"unknown data source {name!r}. A table of labels, a file metadata.csv with the columns file_name and "
+            "label beside the images, is read by --data.source hub; see docs/guides/own-data.md."
+        )
+    lookup("data source", name, {**TASKS, **SOURCES})
 
 
 def check_options(data: ImageData) -> None:

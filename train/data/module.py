@@ -15,7 +15,7 @@ from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask
 from train.data.cells import CellsTask
-from train.data.checks import check_measured, check_options, check_views
+from train.data.checks import check_measured, check_options, check_source, check_views
 from train.data.generated import GeneratedDataset, GeneratedTask, size_of
 from train.data.images import AUGMENTATIONS, Transformed, image_transform
 from train.data.loaders import Examples, Loaders
@@ -106,7 +106,7 @@ class ImageData(Loaders):
         super().__init__()
         self.root = str(self.root)
         check_types(self)
-        lookup("data source", self.source, {**TASKS, **SOURCES})
+        check_source(self.source)
         for name in self.augment:
             lookup("augmentation", name, AUGMENTATIONS)
         self.task: GeneratedTask | None = getattr(self, self.source) if self.source in TASKS else None

@@ -77,6 +77,30 @@ def test_labels_that_are_texts(tmp_path):
     assert (dataset.classes, dataset.targets) == (list(NAMES), [2, 0, 2, 1, 0, 1])
 
 
+def test_a_table_of_labels(tmp_path):
+    """`metadata.csv` beside the images: texts or numbers, with a test set in a folder of its own."""
+    root = tmp_path / "images"
+    for split, count in (("train", 10), ("test", 4)):
+        (root / split / "photographs").mkdir(parents=True)
+        lines = ["file_name,label,note"]
+        for i in range(count):
+            picture(i).save(root / split / "photographs" / f"{i}.png")
+            lines.append(f"photographs/{i}.png,{('cat', 'ant')[i % 2]},x")
+        (root / split / "metadata.csv").write_text("\n".join(lines) + "\n")
+    data = ImageData("hub", root=str(root), size=[8, 8], workers=0, val_fraction=0.2)
+    assert (len(data.train_dataset()), len(data.held_out("val", (8, 8)))) == (8, 2)
+    assert data.preprocessing().classes == ("ant", "cat")
+    assert sorted(label for _, label in data.held_out("test", (8, 8))) == [0, 0, 1, 1]
+    with pytest.raises(ValueError, match="test_fraction splits a source `folder`"):
+        ImageData("hub", root=str(root), size=[8, 8], test_fraction=0.2)
+
+
+@pytest.mark.parametrize("name", ["csv", "imagefolder"])
+def test_the_source_of_a_table_is_named(name):
+    with pytest.raises(ValueError, match=rf"unknown data source '{name}'.* metadata\.csv .* --data\.source hub"):
+        ImageData(name)
+
+
 def test_nothing_is_downloaded_unasked():
     with pytest.raises(FileNotFoundError, match=r"--data\.download true"):
         ImageData(source="hub", root="nobody/nothing").setup()
