@@ -24,7 +24,7 @@ from train.command.dry_run import report
 from train.command.find_lr import NO_RATE, RANGE, range_test, take_finder
 from train.command.options import FLAGS, OPTIONS
 from train.command.recipe import current_arguments, options_of
-from train.command.resumed import check_same_training
+from train.command.resumed import check_same_training, keep_split
 from train.command.setting_checks import check_command, check_groups, check_seed, check_trainer
 from train.data.image_checks import check_images
 from train.data.sizes import Size
@@ -161,6 +161,7 @@ class TrainingCLI(AskedSettingsCLI):
         if self.resumed is not None:
             content = read_checkpoint(self.resumed)
             check_same_model(self.resumed, content, dict(self.model.hparams), fits)
+            keep_split(content["ImageData"], self.datamodule, config.data)
             if fits:
                 check_same_class(self.resumed, content, type(self.model).__qualname__)
             callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]

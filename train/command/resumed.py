@@ -134,6 +134,18 @@ def check_same_training(path: str | Path, content: Mapping[str, Any], cli: Any) 
     )
 
 
+def keep_split(state: Mapping[str, Any], data: ImageData, config: Any) -> None:
+    """Let a run of before `val_by_class` keep the images that it has held out.
+
+    Args:
+        state: state of the data in the checkpoint.
+        data: data module of the command, which is changed.
+        config: its configuration, which is changed too.
+    """
+    if "val_by_class" not in state["config"] and data.val_by_class is None:
+        data.val_by_class = config.val_by_class = False
+
+
 def option_of(change: Change) -> str:
     """Return the option that sets a field."""
     value = change.asked if isinstance(change.asked, str) and change.asked else json.dumps(change.asked)

@@ -81,13 +81,14 @@ def shuffled(total: int) -> Tensor:
     return torch.randperm(total, generator=torch.Generator().manual_seed(0))
 
 
-def share_of_each_class(indices: Tensor, labels: Tensor, share: float) -> Tensor:
+def share_of_each_class(indices: Tensor, labels: Tensor, share: float, left: int = 0) -> Tensor:
     """Return a share of the images of each class, the first ones and at least one, in their order.
 
     Args:
         indices: indices of images, [N].
         labels: labels of these images, [N].
         share: share of each class, in (0, 1].
+        left: number of images of each class that are not chosen in any case.
 
     Returns:
         Chosen indices; those of a smaller share are a subset of those of a larger one.
@@ -97,7 +98,8 @@ def share_of_each_class(indices: Tensor, labels: Tensor, share: float) -> Tensor
     first = counts.cumsum(0) - counts  # offset of each class in that order
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order)) - first[labels[order]]  # rank of each image in its class
-    return indices[place < (share * counts).round().clamp(min=1)[labels]]
+    wanted = (share * counts).round().clamp(min=1).minimum(counts - left)
+    return indices[place < wanted[labels]]
 
 
 def name_of(dataset: Any, number: int) -> str:

@@ -17,6 +17,7 @@ from train.data.arrow import ArrowTask
 from train.data.cells import CellsTask
 from train.data.checks import check_measured, check_options, check_source, check_views
 from train.data.generated import GeneratedDataset, GeneratedTask, size_of
+from train.data.held_out import drawn_by
 from train.data.images import AUGMENTATIONS, Transformed, image_transform
 from train.data.loaders import Examples, Loaders
 from train.data.moving_arrow import MovingArrowTask
@@ -42,8 +43,8 @@ class ImageData(Loaders):
             the number of images to use, 0 for all.
         train_fraction: share of each class to train on, 1 for all. A smaller share is a subset of a larger one.
         val_size: number of images in the validation and test sets of a generated task.
-        val_fraction: share of the training set held out for validation; 0 trains on all of it without validation. The
-            test set is for `test` and `eval` only.
+        val_fraction: share of the training set held out for validation; 0 trains on all of it without validation.
+        val_by_class: hold out that share of each class; by default in a `folder`, `hub`, `webdataset` and `videos`.
         val_split: validate on the source's own validation set where it has one besides its test set (a folder with
             `train`, `val` and `test`), and train on all training images; otherwise hold out a share of these.
         test_fraction: share of each class in the test set, the same in all runs, for a `folder` that is not split into
@@ -80,6 +81,7 @@ class ImageData(Loaders):
     train_fraction: float = 1.0
     val_size: int = 1000
     val_fraction: float = 0.1
+    val_by_class: bool | None = None
     val_split: bool = True
     test_fraction: float = 0.0
     resolutions: list[int | str] = field(default_factory=list)
@@ -131,7 +133,7 @@ class ImageData(Loaders):
         if self.task is not None:
             return {"source": self.source, **asdict(getattr(self, self.source)), **seed}
         where = {} if SOURCES[self.source].classes else {"root": str(Path(self.root).expanduser().resolve())}
-        share = {"val_fraction": self.val_fraction} if split != "test" else {}
+        share = drawn_by(self.source, self.val_fraction, self.val_by_class) if split != "test" else {}
         share |= {"train_size": self.train_size, "train_fraction": self.train_fraction} if split == "train" else {}
         share |= {"val_split": True} if split == "val" and self._trained is not None and self.val_split else {}
         share |= {"test_fraction": self.test_fraction} if self.test_fraction else {}
@@ -143,7 +145,7 @@ class ImageData(Loaders):
         values = state["config"]
         tasks: dict[str, Any] = {name: task(**values[name]) for name, task in TASKS.items() if name in values}
         val_split = state.get("val_split", values.get("val_split", False))  # as trained; old states have neither
-        data = cls(**{**values, **tasks, "val_split": val_split})
+        data = cls(**{"val_by_class": False, **values, **tasks, "val_split": val_split})
         data._trained = state
         data.pixels.load(state)
         return data
@@ -168,10 +170,8 @@ class ImageData(Loaders):
     def splits(self) -> ImageSplits:
         """Return the sets of stored images; the first call opens them at `root`."""
         if self._splits is None:
-            self._splits = ImageSplits(
-                self.source, self.root, self.val_fraction, self.background, self.test_fraction, self.val_split,
-                self.train_size, self.train_fraction,
-            )  # fmt: skip
+            held = self.source, self.root, self.val_fraction, self.background, self.test_fraction, self.val_split
+            self._splits = ImageSplits(*held, self.train_size, self.train_fraction, self.val_by_class)
             if self._trained is not None:
                 self._splits.check_checkpoint(self._trained)
         return self._splits

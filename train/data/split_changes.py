@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from train.data.held_out import drawn_by
 from train.data.sources import SOURCES
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def split_changes(splits: ImageSplits, trained: Mapping[str, Any]) -> dict[str, str]:
-    """Return messages on changes of `files`, `val_fraction` and `test_fraction`, by which other images are held out.
+    """Return messages on changes by which other images are held out: of `files`, or of a field of the data.
 
     Args:
         splits: images with an opened training set.
@@ -33,6 +34,11 @@ def split_changes(splits: ImageSplits, trained: Mapping[str, Any]) -> dict[str, 
         was, now = trained["config"].get(name, 0.0), getattr(splits, name)
         if was != now:
             changes[name] = f"{name} was {was} when the model was trained, and is {now}"
+    by_class = trained["config"].get("val_by_class", False)  # older runs have drawn all classes together
+    if drawn_by(splits.source, splits.val_fraction, by_class) != splits.drawn_by:
+        changes["val_by_class"] = (
+            "data.val_by_class gives other validation images than in that training (false: those of older runs)"
+        )
     return changes
 
 
@@ -65,5 +71,7 @@ def seen_images(splits: ImageSplits, trained: Mapping[str, Any] | None) -> str:
         return changes["files"]
     if validates and trained.get("val_split"):
         return "it was validated on a set of its own, and trained on all training images"
+    if validates and "val_by_class" in changes:
+        return changes["val_by_class"]
     smaller = splits.val_fraction <= trained["config"].get("val_fraction", 0.0)
     return "" if smaller or not validates else changes.get("val_fraction", "")

@@ -17,6 +17,7 @@ from torch import Tensor
 from performer_string.images.normalisation import BACKGROUND
 from train.data.class_folders import sets_in, split_folder
 from train.data.classes import class_names, classes_without, fingerprint, first_of, labels_of
+from train.data.held_out import drawn_by, hold_out
 from train.data.images import share_of_each_class, shuffled
 from train.data.sources import SOURCES, open_source
 from train.data.split_changes import split_changes
@@ -36,6 +37,7 @@ class ImageSplits:
         val_split: whether to use the source's own validation set where it has one besides its test set.
         train_size: number of images to train on, 0 for all.
         train_fraction: share of these in each class, in (0, 1].
+        val_by_class: whether to hold out the share of each class; by default in sets whose classes are the user's.
     """
 
     def __init__(
@@ -48,10 +50,12 @@ class ImageSplits:
         val_split: bool = True,
         train_size: int = 0,
         train_fraction: float = 1.0,
+        val_by_class: bool | None = None,
     ):
         self.source, self.root, self.val_fraction, self.background = source, root, val_fraction, background
         self.test_fraction, self.val_split = test_fraction, val_split
         self.train_size, self.train_fraction = train_size, train_fraction
+        self.drawn_by = drawn_by(source, val_fraction, val_by_class)
         self.num_classes = SOURCES[source].classes or 0  # known for a folder when a set is open
         self._classes: dict[str, list[str]] = {}  # by the name of the set
         self._trained: Mapping[str, Any] | None = None
@@ -111,12 +115,11 @@ class ImageSplits:
     @cached_property
     def parts(self) -> tuple[Tensor, Tensor]:
         """Indices of the images to train on and of the held-out ones, in a fixed random order."""
-        order = shuffled(len(self.train))
         if self.validation is not None:
-            return order, order[:0]
-        count = max(1, round(len(order) * self.val_fraction)) if self.val_fraction else 0
-        self._warn_of_lost_classes(order[count:])
-        return order[count:], order[:count]
+            return hold_out(len(self.train), None, 0)
+        train, held = hold_out(len(self.train), self.train_labels(), **self.drawn_by)
+        self._warn_of_lost_classes(train)
+        return train, held
 
     def _warn_of_lost_classes(self, indices: Tensor) -> None:
         """Warn of classes without training images."""

@@ -73,5 +73,5 @@ def test_errors_of_unsplit_folders(tmp_path):
 def test_more_images_than_there_are(tmp_path):
     unsplit(tmp_path)
     data = ImageData(source="folder", root=str(tmp_path), test_fraction=0.3, size=[8, 8], train_size=20)
-    with pytest.raises(ValueError, match="asks for 20 images, and there are 19"):
+    with pytest.raises(ValueError, match="asks for 20 images, and there are 18"):
         data.train_dataset()
