@@ -28,7 +28,10 @@ ALL_CLASSES = "all classes"  # row of all classes together in `eval confusion`
 MAJORITY = "majority baseline"  # accuracy of always answering the most frequent class
 ENDINGS = (".csv", ".png", ".pdf", ".svg", ".md", ".tex", ".table.csv", ".json", "")  # "" is a folder
 BREAKS = {ord(x): x.encode("unicode_escape").decode() for x in "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"}  # line breaks
-FORMER_COLUMNS = {"null": MAJORITY}  # columns of CSV files that were written before they were renamed
+FORMER_COLUMNS = {  # columns of CSV files that were written before they were renamed
+    "null": MAJORITY,
+    "lowest accuracy": "last accuracy at the worst size",
+}
 
 
 def environment(arguments: Sequence[str], device: torch.device) -> list[str]:

@@ -5,8 +5,9 @@ below a tenth of that within some hundred steps. Seeds differ in when. The loss 
 (`metrics.csv`), as a mean over the last `--window` logged values. Photographs have no such plateau: their losses are
 drawn alone where no run falls below `--threshold`.
 
-Columns: `run`, `finished`, `steps`, `left the plateau at step` (empty for never), `lowest accuracy` (% of the last
-validation, over resolutions), `window`, `losses` (all that were logged, as step:loss).
+Columns: `run`, `finished`, `steps`, `left the plateau at step` (empty for never), `last accuracy at the
+worst size` (% of the last validation, the lowest over resolutions), `window`, `losses` (all that were logged, as
+step:loss).
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "steps": max(scalar.steps[-1] for tag, scalar in logged.items() if tag == LOSS or tag.startswith("val/"))
             + 1,
             "left the plateau at step": "" if left is None else left,
-            "lowest accuracy": round(100 * min(accuracies), 2) if accuracies else "",
+            "last accuracy at the worst size": round(100 * min(accuracies), 2) if accuracies else "",
             "window": options.window,
             "losses": " ".join(f"{step}:{loss:.3g}" for step, loss in zip(steps, losses, strict=True)),
         }

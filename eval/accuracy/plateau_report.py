@@ -18,6 +18,7 @@ from eval.plotting.style import line_styles, panels
 from eval.report import Row
 from eval.seeds import without_seed
 
+ACCURACY = "last accuracy at the worst size"  # column of the accuracy in %
 LINE = 26  # letters in each line of a panel's title
 MOST_RUNS = 6  # most runs of several models with their losses in one panel
 
@@ -65,7 +66,7 @@ def plot(rows: Sequence[Row]) -> Figure:
     left out where no run left a plateau, as on photographs.
     """
     finished = [row for row in rows if row.get("finished", True)]  # the number of steps of others is not known
-    left = [row for row in finished if row["left the plateau at step"] != "" and row["lowest accuracy"] != ""]
+    left = [row for row in finished if "" not in (row["left the plateau at step"], row[ACCURACY])]
     styles = line_styles(list(dict.fromkeys(without_seed(row["run"]) for row in rows)))
     apart = len(styles) > 1 and len(finished) > MOST_RUNS
     losses = len(styles) if apart else 1
@@ -86,7 +87,7 @@ def plot(rows: Sequence[Row]) -> Figure:
     for row in left:
         style = {**styles[without_seed(row["run"])], "linestyle": "none"}
         share = 100 * row["left the plateau at step"] / row["steps"]
-        axes[-1].plot(share, 100 - row["lowest accuracy"], alpha=0.8, **style)
+        axes[-1].plot(share, 100 - row[ACCURACY], alpha=0.8, **style)
         if apart:  # its marker stands for the model in the last panel
             loss = np.interp(row["left the plateau at step"], *smoothed(row))
             axes[list(styles).index(without_seed(row["run"]))].plot(share, loss, **style)

@@ -91,9 +91,10 @@ def test_a_command_of_several_lines_is_one_line_of_comment(tmp_path, title):
 
 
 def test_csv_with_a_former_column(tmp_path):
-    """Stored results have the column `null`."""
-    (tmp_path / "old.csv").write_text("# command: an old one\nmodel,null\na,44.2\n")
-    assert read_csv(tmp_path / "old.csv") == (["# command: an old one"], [{"model": "a", MAJORITY: "44.2"}])
+    """Stored results have the columns `null` and `lowest accuracy`."""
+    (tmp_path / "old.csv").write_text("# command: an old one\nmodel,null,lowest accuracy\na,44.2,99.0\n")
+    row = {"model": "a", MAJORITY: "44.2", "last accuracy at the worst size": "99.0"}
+    assert read_csv(tmp_path / "old.csv") == (["# command: an old one"], [row])
 
 
 def test_folder_of_results(tmp_path):

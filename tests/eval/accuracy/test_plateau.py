@@ -34,7 +34,7 @@ def test_plateau_of_runs(tmp_path, capsys):
     main(["plateau", early, "--run", never, "--window", "2", "--out", str(tmp_path)])
     assert "left the plateau" in capsys.readouterr().out
     _, rows = read(tmp_path / "plateau.csv")
-    columns = ("run", "steps", "left the plateau at step", "lowest accuracy")
+    columns = ("run", "steps", "left the plateau at step", "last accuracy at the worst size")
     cells = [tuple(row[column] for column in columns) for row in rows]
     assert cells == [("early", "64", "39", "99.0"), ("never", "64", "", "44.0")]
     assert rows[0]["losses"].startswith("9:1.3 19:1.2 29:0.2")
@@ -67,7 +67,12 @@ def test_losses_fill_their_panel(tmp_path):
 
 def test_panels_of_many_models_need_no_legend():
     """Their titles are broken at hyphens, and markers where a plateau was left are those of the accuracies."""
-    row = {"steps": 40, "left the plateau at step": 20, "lowest accuracy": 99.0, "losses": "9:1.3 19:1.2 29:0.2"}
+    row = {
+        "steps": 40,
+        "left the plateau at step": 20,
+        "last accuracy at the worst size": 99.0,
+        "losses": "9:1.3 19:1.2 29:0.2",
+    }
     models = ("linear-circulant-string-plain", "2,000 steps: circulant-string", "a")
     figure = plot([{**row, "run": f"{model}-seed{seed}"} for model in models for seed in range(3)])
     *panels, accuracies = figure.axes
