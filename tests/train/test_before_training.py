@@ -94,6 +94,16 @@ def test_images_that_an_epoch_leaves_out_are_counted(photographs):
 
 
 @pytest.mark.slow
+def test_dry_run_counts_the_steps_of_all_devices(recipe, capsys):
+    """22 images are 2 steps of two batches of 4."""
+    with pytest.raises(SystemExit):
+        cli.main([*recipe[:-2], "--trainer.devices", "2", "--trainer.accelerator", "cpu", "--dry_run"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "3 epochs of 2 batches of 2 x 4; 6 of 22 images" in shown
+    assert "a batch of 4 on one device" in shown
+
+
+@pytest.mark.slow
 def test_dry_run_creates_nothing(recipe, photographs, tmp_path, capsys, monkeypatch):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")

@@ -136,7 +136,8 @@ def data_lines(data: ImageData) -> list[tuple[str, str]]:
 def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tuple[str, str]]:
     """Return names and texts about the time of the training, estimated from the timed batches."""
     limit, loader = trainer.limit_train_batches, data.train_dataloader()
-    epoch = len(loader)
+    world = trainer.world_size  # `measure` trains on one device
+    epoch = max(1, len(loader) // world)
     epoch = min(epoch, limit) if isinstance(limit, int) else max(1, int(epoch * (1.0 if limit is None else limit)))
     batch = statistics.median(watch.train[WARM_UP:] or watch.train)
     batches = math.inf
@@ -145,32 +146,35 @@ def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tu
     if trainer.max_steps > 0:
         batches = min(batches, trainer.max_steps * trainer.accumulate_grad_batches)
     loaders = data.val_dataloader() if watch.validation else []
-    validation = sum(len(loader) * statistics.median(watch.validation[n]) for n, loader in enumerate(loaders))
+    validation = sum(
+        math.ceil(len(loader) / world) * statistics.median(watch.validation[n]) for n, loader in enumerate(loaders)
+    )
     count = max(1, math.ceil(batches / epoch / (trainer.check_val_every_n_epoch or 1))) if loaders else 0
     measured = f"{batch:.3g} s" if batch >= 1 else f"{1000 * batch:.3g} ms"
-    measured += f" a batch of {data.batch_size}"
+    measured += f" a batch of {data.batch_size}{'' if world == 1 else ' on one device'}"
     validations = "1 validation of" if count == 1 else f"{count} validations, each of"
     measured += f", {validations} {clock_time(validation)}" if loaders else ", no validation"
     return [
-        ("training", epochs_line(batches / epoch, epoch, data, loader)),
+        ("training", epochs_line(batches / epoch, epoch, data, loader, world)),
         ("time", f"about {clock_time(batches * batch + count * validation)} ({measured})"),
         ("device", machine(watch.device)),
     ]
 
 
-def epochs_line(epochs: float, batches: int, data: ImageData, loader: Any) -> str:
+def epochs_line(epochs: float, batches: int, data: ImageData, loader: Any, world: int = 1) -> str:
     """Return the number of epochs and batches, and of images that each epoch leaves out, as text.
 
     Args:
         epochs: number of epochs.
         batches: number of batches in an epoch.
         data: data module.
-        loader: training loader.
+        loader: training loader of one process.
+        world: number of processes.
     """
     text = f"{epochs:.3g} epoch{'' if epochs == 1 else 's'} of {batches} batch{'' if batches == 1 else 'es'}"
-    text += f" of {data.batch_size}"
+    text += f" of {data.batch_size}" if world == 1 else f" of {world} x {data.batch_size}"
     order = getattr(loader, "order", None)  # a subclass may have another loader
-    if data.task is not None or order is None or (left := order.size - batches * order.step) <= 0:
+    if data.task is not None or order is None or (left := order.size - batches * order.step * world) <= 0:
         return text
     others = ", others each time" if order.shuffle else ""
     others += ": a smaller data.batch_size leaves out fewer" if left > MANY_LEFT * order.size else ""
