@@ -57,8 +57,8 @@ UNHELPFUL_LINES = re.compile(
 COMMANDS = {
     "fit": Command("train a model by a recipe: fit --config arrow"),
     "resume": Command("continue a run: resume RUN [options of fit]"),
-    "validate": Command("validate a run again: validate --config RUN/config.yaml"),
-    "test": Command("test a run on its test images: test --config RUN/config.yaml"),
+    "validate": Command("validate a run again: validate RUN"),
+    "test": Command("test a run on its test images: test RUN"),
     "sweep": Command("train a recipe with every model and seed of a sweep file", "train.sweep"),
     "pretrained": Command("write a pretrained model of timm as a checkpoint", "train.pretrained"),
     "publish": Command("write a run as a folder that others can load", "train.publish"),

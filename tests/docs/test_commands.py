@@ -68,6 +68,7 @@ def test_trainings_are_configured(command, config, mine, tmp_path, capsys, monke
     """Every field is known, and the model can be built; a run of the reader's stands for a tiny one."""
     monkeypatch.setattr(cli, "check_files", lambda arguments: None)  # checkpoints are the reader's
     command = command.replace("--config pretrained/NAME.yaml ", "")  # what a command before it writes
+    command = re.sub(r"train test (runs/\w+)", r"train test --config \1/config.yaml", command)  # which it stands for
     words = [
         str(config) if re.fullmatch(r"(RUN|runs/\w+)/config.yaml", word) else word for word in shlex.split(command)
     ]

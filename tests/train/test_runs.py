@@ -89,8 +89,9 @@ def test_validate_needs_trained_model(config, whole):
     for command in ("test", "validate"):
         with pytest.raises(ValueError, match="needs a trained model"):
             cli.run([command, "--config", str(config)])
-    result = cli.run(["validate", "--config", str(whole / "config.yaml")]).trainer.callback_metrics
-    assert float(result["val/accuracy"]) == pytest.approx(metrics(whole)["val/accuracy"])
+    for run in (["--config", str(whole / "config.yaml")], [str(whole)]):
+        result = cli.run(["validate", *run]).trainer.callback_metrics
+        assert float(result["val/accuracy"]) == pytest.approx(metrics(whole)["val/accuracy"])
 
 
 def test_runs_of_one_second_have_separate_folders(tmp_path, monkeypatch):

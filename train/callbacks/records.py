@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string.utils.files import read_json, write_aside
 from train.callbacks.metrics import tensorboard
-from train.callbacks.remaining import steps_per_epoch
+from train.callbacks.remaining import step_of, steps_per_epoch
 from train.callbacks.stopping import out_of_time
 from train.data.module import ImageData
 from train.runs.environment import code, machine, versions
@@ -179,6 +179,8 @@ class History(Callback):
         for logger in trainer.loggers:
             if isinstance(logger, MetricsCSV):
                 logger.begin(trainer.global_step)
+        if trainer.global_step:
+            rank_zero_info(f"Goes on at step {step_of(trainer)}.")
         line = {
             "began": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "from_step": trainer.global_step,

@@ -118,6 +118,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
         arguments = resume_arguments(arguments[1:])
     if arguments[:1] not in (["fit"], ["validate"], ["test"]):
         return arguments
+    if arguments[0] != "fit" and arguments[1:] and not arguments[1].startswith("-"):
+        arguments[1:2] = ["--config", str(Path(arguments[1]).expanduser() / CONFIG)]  # the folder of a run
     arguments = files_first(arguments)
     options = dict(options_of(["--config" if argument == "-c" else argument for argument in arguments]))
     run = Path(options.get("config", "")).expanduser().parent

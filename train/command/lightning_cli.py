@@ -25,7 +25,7 @@ from train.command.find_lr import NO_RATE, RANGE, range_test, take_finder
 from train.command.options import FLAGS, OPTIONS
 from train.command.recipe import current_arguments, options_of
 from train.command.resumed import check_same_training, keep_split
-from train.command.setting_checks import check_command, check_groups, check_seed, check_trainer
+from train.command.setting_checks import check_command, check_groups, check_seed, check_trainer, warn_of_intervals
 from train.data.image_checks import check_images
 from train.data.sizes import Size
 from train.data.tasks import TASKS
@@ -99,6 +99,7 @@ class TrainingCLI(AskedSettingsCLI):
         if config.init_from and (self.requeued or not self.resumed):
             keep_grid(config.init_from, config.model.vit)
         check_trainer(config.trainer)
+        warn_of_intervals(config.trainer)
         if config.trainer.strategy == NAME:
             check_sharded(config)
         self.finder = take_finder(config.trainer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from performer_string.utils.registry import lookup
 from train.data.tasks import TASKS
 from train.trainer.sharding import NAME
 
+log = logging.getLogger(__name__)
 GROUPS = (
     "model.optim",
     "model.distillation",
@@ -65,6 +67,16 @@ def check_trainer(trainer: Any) -> None:
         raise ValueError(
             f"precision {trainer.precision} has weights and gradients in fp16 without a loss scale, where "
             f"they vanish or overflow within some steps: take bf16-mixed, 16-mixed or bf16-true."
+        )
+
+
+def warn_of_intervals(trainer: Any) -> None:
+    """Warn of an interval within epochs, most of which are not validated."""
+    within, every = trainer.val_check_interval, trainer.check_val_every_n_epoch
+    if within not in (None, 1.0) and (every or 1) > 1:
+        log.warning(
+            f"trainer.val_check_interval {within} holds in each {every}th epoch alone, and has no effect in others: "
+            f"take --trainer.check_val_every_n_epoch 1 for all."
         )
 
 

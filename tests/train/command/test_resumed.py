@@ -46,12 +46,14 @@ def test_another_training_is_refused_with_its_command(whole, capsys, options, sa
     assert " ".join(options) in " ".join(shlex.split(command)).replace("'", "")
 
 
-def test_a_longer_run_on_another_place_goes_on(whole, tmp_path):
+def test_a_longer_run_on_another_place_goes_on(whole, tmp_path, caplog):
+    caplog.set_level("INFO")
     run = shutil.copytree(whole, tmp_path / "run")
     free = ["--data.workers", "2", "--data.root", "elsewhere", "--data.val_size", "8", "--checkpoint_every", "7"]
     free += ["--data.resolutions", "[]", "--trainer.check_val_every_n_epoch", "2", "--trainer.log_every_n_steps", "5"]
     cli.run(["resume", str(run), "--trainer.max_epochs", "4", *free])
     assert metrics(run)["step"] == 40
+    assert "Goes on at step 30/40." in caplog.text
 
 
 def test_a_run_of_a_checkpoint_alone(config, whole, tmp_path, capsys):
