@@ -5,40 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from timm.models import PretrainedCfg
 from torch import Tensor, nn
 
 from performer_string.layers.dense_head import build_head
-from performer_string.models.config import Pool, ViTConfig, patch_and_image
+from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.intermediate import block_outputs, places_of
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.vit import ViT
+from performer_string.timm.names import POOLS, own_weights, pool_of
 
 log = logging.getLogger(__name__)
 
-POOLS = {"avg": "mean", "token": "cls", "map": "map"}  # timm's names of poolings, and those of this library
 WITH_PREVIOUS = 99999  # timm's number for parameters that join the group before them
-
-
-def pool_of(global_pool: str) -> str:
-    """Return this library's name of a pooling of timm.
-
-    Raises:
-        ValueError: another name.
-    """
-    name = POOLS.get(global_pool, global_pool)
-    if name not in get_args(Pool):
-        names = ", ".join([*POOLS, *(each for each in get_args(Pool) if each not in POOLS.values())])
-        raise ValueError(f"global_pool has to be one of {names}, or '' for no pooling, not {global_pool!r}.")
-    return name
-
-
-def own_weights(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return weights under the names of a ViT, which have the prefix `vit.` in a checkpoint of `python -m train`."""
-    inside = {name.removeprefix("vit."): x for name, x in state_dict.items() if name.startswith("vit.")}
-    return inside or dict(state_dict)
 
 
 class TimmViT(ViT):

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from performer_string.models.config import VARIANTS, ViTConfig
 from performer_string.models.field_names import FIELD_OF
-from performer_string.timm.model import TimmViT, own_weights, pool_of
+from performer_string.timm.model import TimmViT
+from performer_string.timm.names import own_weights, pool_of
 from performer_string.timm.trained import describe, read_file
 from performer_string.utils.registry import nearest
 

@@ -1,0 +1,29 @@
+"""Names of timm and of trained runs, and those of this library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from performer_string.models.config import Pool
+
+POOLS = {"avg": "mean", "token": "cls", "map": "map"}  # timm's names of poolings, and those of this library
+
+
+def pool_of(global_pool: str) -> str:
+    """Return this library's name of a pooling of timm.
+
+    Raises:
+        ValueError: another name.
+    """
+    name = POOLS.get(global_pool, global_pool)
+    if name not in get_args(Pool):
+        names = ", ".join([*POOLS, *(each for each in get_args(Pool) if each not in POOLS.values())])
+        raise ValueError(f"global_pool has to be one of {names}, or '' for no pooling, not {global_pool!r}.")
+    return name
+
+
+def own_weights(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return weights under the names of a ViT, which have the prefix `vit.` in a checkpoint of `python -m train`."""
+    inside = {name.removeprefix("vit."): x for name, x in state_dict.items() if name.startswith("vit.")}
+    return inside or dict(state_dict)
