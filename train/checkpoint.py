@@ -74,9 +74,14 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
     return Trained(path, classifier.eval(), data, settings)
 
 
+def difference(name: str, saved: Any, asked: Any) -> str:
+    """Return a field that differs as text, with both values."""
+    return f"{name}: {saved!r} in the checkpoint, {asked!r} asked for"
+
+
 def differences(saved: dict[str, Any], asked: dict[str, Any]) -> list[str]:
     """Return the fields that differ as text, each with both values."""
-    return [f"{k}: {saved.get(k)!r} in the checkpoint, {v!r} asked for" for k, v in asked.items() if saved.get(k) != v]
+    return [difference(name, saved.get(name), value) for name, value in asked.items() if saved.get(name) != value]
 
 
 def check_same_model(path: str | Path, content: dict[str, Any], asked: dict[str, Any], resumed: bool) -> None:

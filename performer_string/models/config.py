@@ -133,9 +133,9 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
     def __post_init__(self) -> None:
         check_types(self)
         self.fill_in_sizes()
-        for name in ("width", "depth", "num_heads", "in_channels", "mlp_ratio"):
-            check_positive(name, getattr(self, name))
         check_heads(cast(int, self.width), cast(int, self.num_heads))
+        for name in ("depth", "in_channels", "mlp_ratio"):
+            check_positive(name, getattr(self, name))
         for name in ("registers", "num_classes"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} has to be 0 or more, not {getattr(self, name)}.")

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from performer_string.position.skew import DenseGenerator, SkewGenerator, upper_triangle
-from performer_string.utils.dtype import full_precision
 
 
 class BandedGenerator(SkewGenerator):
@@ -76,6 +75,12 @@ class RandomGenerator(SkewGenerator):
         self.register_computed_buffers()
 
 
+def mask_of_largest(entries: Tensor, k: int) -> Tensor:
+    """Return 1 at the k entries of largest magnitude of each head, and 0 elsewhere, [heads, n]."""
+    largest = entries.detach().abs().topk(k, dim=-1).indices  # [heads, k]
+    return torch.zeros_like(entries).scatter(-1, largest, 1.0)
+
+
 class TopKGenerator(DenseGenerator):
     """Skew-symmetric matrix of the k entries of largest magnitude of each head.
 
@@ -101,8 +106,7 @@ class TopKGenerator(DenseGenerator):
 
     def active_entries(self) -> Tensor:
         """Return the entries with zeros in place of all but the k largest of each head, [heads, n]."""
-        largest = self.entries.detach().abs().topk(self.k, dim=-1).indices  # [heads, k]
-        return self.entries * torch.zeros_like(self.entries).scatter(-1, largest, 1.0)
+        return self.entries * mask_of_largest(self.entries, self.k)
 
 
 class TopKOfMatrixGenerator(DenseGenerator):
@@ -132,7 +136,5 @@ class TopKOfMatrixGenerator(DenseGenerator):
 
     def active_entries(self) -> Tensor:
         """Return A_ij - A_ji for pairs with one of the k largest entries, and zeros for other pairs, [heads, n]."""
-        largest = self.entries.detach().abs().topk(self.k, dim=-1).indices  # [heads, k]
-        kept = torch.zeros_like(self.entries).scatter(-1, largest, 1.0)
-        above, below = full_precision(self.entries).chunk(2, dim=-1)
-        return (above - below) * torch.maximum(*kept.chunk(2, dim=-1))
+        above, below = mask_of_largest(self.entries, self.k).chunk(2, dim=-1)
+        return super().active_entries() * torch.maximum(above, below)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from performer_string.models.checkpoint import CheckpointError
 from performer_string.utils.renames import current_fields
+from train.checkpoint import difference
 from train.data.module import ImageData
 from train.data.tasks import TASKS
 from train.distill import DistillationConfig
@@ -123,7 +124,7 @@ def check_same_training(path: str | Path, content: Mapping[str, Any], cli: Any) 
     if not found:
         return
     found.sort(key=lambda each: each.name)
-    lines = [f"{each.name}: {each.before!r} in the checkpoint, {each.asked!r} asked for" for each in found]
+    lines = [difference(each.name, each.before, each.asked) for each in found]
     recipe, weights = ("RECIPE", str(path)) if run is None else (str(run / CONFIG), str(run))
     options = " ".join(each.option or option_of(each) for each in found)
     raise CheckpointError(
