@@ -81,7 +81,7 @@ def parameter_groups(model: ViT, config: OptimConfig) -> list[dict[str, Any]]:
         kind = "undecayed" if name in undecayed else "decayed"
         if (above, kind) not in groups:
             rate = config.lr * config.layer_decay**above
-            layer = {"params": [], "lr": rate, "name": f"{kind}_{above}_below_the_head"}
+            layer = {"params": [], "lr": rate, "name": f"{above}_below_the_head"}
             groups[above, kind] = {**groups[0, kind], **layer}
         groups[above, kind]["params"].append(parameter)
     by_layer = [groups[key] for key in sorted(groups)]
