@@ -24,7 +24,8 @@ from train.data.module import ImageData
 from train.dense import check_dense, mean_iou
 from train.distill import DistillationConfig, Teacher
 from train.loss import LOSSES, LossConfig, class_weights
-from train.optim import OptimConfig, encoding_penalty, learning_rate, parameter_groups
+from train.optim import OptimConfig, learning_rate
+from train.parameter_groups import check_parts, encoding_penalty, freeze_others, parameter_groups
 
 REMEDIES = (
     "Try a lower --model.optim.lr, --trainer.precision 32-true, --trainer.gradient_clip_val 1.0 or "
@@ -122,6 +123,7 @@ class ImageClassifier(L.LightningModule):
             raise ValueError(
                 "redraw_every draws new random features, and learned ones are trained: give one of the two."
             )
+        check_parts(self.vit, self.optim.train_only)
         if vit.head == "dense":
             check_dense(self.optim, self.distillation, self.loss_config)
         if vit.num_classes < 2:
@@ -141,6 +143,9 @@ class ImageClassifier(L.LightningModule):
             self.class_weights = class_weights(self.loss_config, self.vit.config.num_classes, data.train_labels())
         if stage == "fit" and self.distillation.teacher:
             self.teacher = Teacher(self.distillation, self.vit, data, self.optim.image_scale)
+        if stage == "fit":
+            freeze_others(self.vit, self.optim.train_only)  # before the optimiser takes the weights that are left
+            self.vit.grad_checkpointing |= self.optim.grad_checkpointing
 
     def on_fit_start(self) -> None:
         if self.teacher is not None:

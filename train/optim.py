@@ -1,15 +1,10 @@
-"""Settings of a training, its learning-rate schedule, and the parameter groups of its optimiser."""
+"""Settings of a training, and its learning-rate schedule."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
-from performer_string import ViT
 from performer_string.utils.validation import check_types
 
 
@@ -30,6 +25,12 @@ class OptimConfig:
         label_smoothing: label smoothing of the loss, in [0, 1).
         mixup: alpha of mixup (arXiv:1710.09412), 0 for none.
         cutmix: alpha of cutmix (arXiv:1905.04899), 0 for none. With both, each batch gets a random one.
+        train_only: parts of the model that are trained, by the beginnings of parameter names: `[head]` for a linear
+            probe, `[head, norm, blocks.3]`. Empty for the whole model.
+        layer_decay: factor of the learning rate from each block to the one before it, as in BEiT (arXiv:2106.08254);
+            1 for one rate. The head and learned frequencies have the full rate, the patch embedding the lowest.
+        grad_checkpointing: whether to keep the inputs of blocks alone for the backward pass, which computes the rest
+            again: less memory for more time.
         redraw_every: number of steps between new draws of random features, 0 for never.
         image_scale: largest factor by which each step resizes its images, log-uniform between the inverse of this and
             itself, rounded to whole patches; 1 for none. Not for the arrow task, whose cells are patches.
@@ -54,6 +55,9 @@ class OptimConfig:
     label_smoothing: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
+    train_only: list[str] = field(default_factory=list)
+    layer_decay: float = 1.0
+    grad_checkpointing: bool = False
     redraw_every: int = 0
     image_scale: float = 1.0
     randomized_positions: float = 1.0
@@ -71,6 +75,8 @@ class OptimConfig:
         for name in ("warmup", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is a share in [0, 1), not {getattr(self, name)}.")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay is a factor in (0, 1], 1 for one rate, not {self.layer_decay}.")
         if not 0 <= self.min_lr <= 1:
             raise ValueError(f"min_lr is a share in [0, 1], 1 for a constant rate, not {self.min_lr}.")
         if (self.encoding_lr is not None and self.encoding_lr <= 0) or min(
@@ -110,43 +116,3 @@ def learning_rate(step: int, steps: float, warmup: float, minimum: float) -> flo
         return min(1.0, (step + 1) / rise)  # the last step of a fractional warm-up would exceed the peak
     done = min(1.0, (step - rise) / max(1.0, steps - rise))
     return minimum + (1 - minimum) * (1 + math.cos(math.pi * done)) / 2
-
-
-def parameter_groups(model: ViT, config: OptimConfig) -> list[dict[str, Any]]:
-    """Return the optimiser's parameter groups: with weight decay, without it, and those of the encoding.
-
-    Norms, biases, embeddings and generators have no decay unless `decay_all`. The encoding has its own group where it
-    has its own learning rate or decay.
-    """
-    undecayed = set() if config.decay_all else model.no_weight_decay()
-    own = config.encoding_lr is not None or config.encoding_weight_decay > 0
-    encoding = {name for name, _ in model.named_parameters() if own and name.startswith("encoding.")}
-    learned = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    groups: list[dict[str, Any]] = [
-        {
-            "params": [p for name, p in learned if name not in undecayed | encoding],
-            "weight_decay": config.weight_decay,
-            "name": "decayed",
-        },
-        {
-            "params": [p for name, p in learned if name in undecayed - encoding],
-            "weight_decay": 0.0,
-            "name": "undecayed",
-        },
-    ]
-    if encoding:
-        groups.append(
-            {
-                "params": [p for name, p in learned if name in encoding],
-                "weight_decay": config.encoding_weight_decay,
-                "name": "encoding",
-                "lr": config.encoding_lr or config.lr,
-            }
-        )
-    return groups
-
-
-def encoding_penalty(model: ViT, factor: float) -> Tensor:
-    """Return the penalty in the loss: a factor times the sum of squares of the encoding's parameters."""
-    squares = [p.float().square().sum() for p in model.encoding.parameters() if p.requires_grad]
-    return factor * torch.stack(squares).sum() if squares else torch.zeros(())

@@ -1,4 +1,4 @@
-"""What a training step is made of: the learning rate, and which weights decay."""
+"""What a training step is made of: the learning rate, the losses that are counted, and new random features."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from performer_string import ViT, ViTConfig
+from performer_string import ViTConfig
 from train.module import ImageClassifier
-from train.optim import OptimConfig, encoding_penalty, learning_rate, parameter_groups
+from train.optim import OptimConfig, learning_rate
 
 VIT = {"image_size": 60, "patch_size": 12, "in_channels": 1, "num_classes": 4, "width": 16, "depth": 2, "num_heads": 2}
 
@@ -35,39 +35,6 @@ def test_learning_rate_rises_and_falls():
 def test_constant_rate():
     assert {learning_rate(step, 7, 0.0, 1.0) for step in range(9)} == {1.0}
     assert OptimConfig(warmup=0, min_lr=1).min_lr == 1
-
-
-def test_generators_have_a_rate_a_decay_and_a_penalty_of_their_own():
-    model = ViT(ViTConfig(**VIT))
-    config = OptimConfig(lr=1e-3, encoding_lr=1e-4, encoding_weight_decay=1e-5)
-    decayed, free, encoding = parameter_groups(model, config)
-    names = {id(p): name for name, p in model.named_parameters()}
-    assert {names[id(p)] for p in encoding["params"]} == {"encoding.coefficients"}
-    assert (encoding["lr"], encoding["weight_decay"]) == (1e-4, 1e-5)
-    assert len(decayed["params"]) + len(free["params"]) + 1 == len(names)
-    (gradient,) = torch.autograd.grad(encoding_penalty(model, 0.25), model.encoding.coefficients)
-    torch.testing.assert_close(gradient, 0.5 * model.encoding.coefficients.detach())
-    assert encoding_penalty(ViT(ViTConfig(**VIT, encoding="none")), 0.25) == 0
-
-
-@pytest.mark.parametrize("encoding", ["absolute", "cayley-string", "circulant-string", "rope-mixed"])
-def test_only_weights_of_linear_layers_decay(encoding):
-    model = ViT(ViTConfig(**{**VIT, "encoding": encoding, "registers": 1, "qk_norm": True}))
-    decayed, free = parameter_groups(model, OptimConfig(weight_decay=0.1))
-    names = {id(p): name for name, p in model.named_parameters()}
-    assert {names[id(p)].split(".")[-1] for p in decayed["params"]} == {"weight"}
-    assert {names[id(p)].split(".")[-2] for p in decayed["params"]} == {"embed", "qkv", "out", "0", "2", "head"}
-    assert (decayed["weight_decay"], free["weight_decay"]) == (0.1, 0.0)
-    assert len(decayed["params"]) + len(free["params"]) == len(names)
-    assert any(names[id(p)].startswith("encoding.") for p in free["params"])
-
-
-def test_all_parameters_decay_where_that_is_wanted():
-    model = ViT(ViTConfig(**{**VIT, "encoding": "absolute", "registers": 1}))
-    decayed, free = parameter_groups(model, OptimConfig(weight_decay=0.1, decay_all=True))
-    assert len(decayed["params"]) == len(list(model.parameters()))
-    assert not free["params"]
-    torch.optim.AdamW(parameter_groups(model, OptimConfig(decay_all=True)))  # which takes an empty group
 
 
 def test_validation_loss_weighs_images_equally():

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.helpers import copied_process
 from tests.helpers.ending_itself import end_at
@@ -37,6 +38,9 @@ def test_resume_after_sigkill_continues_bit_for_bit(config, whole, tmp_path):
     assert read_checkpoint(last(run))["global_step"] == 12  # by checkpoint_every
     cli.run(["resume", str(run)])
     assert assert_same_weights(whole, run) == 30
+    curves = [EventAccumulator(str(each)).Reload().Scalars("train/loss") for each in (run, whole)]
+    killed, left_alone = ([(event.step, event.value) for event in curve] for curve in curves)
+    assert killed == left_alone  # steps 12 and 13 were trained twice, and are shown once
 
 
 def test_resume_after_ctrl_c_continues_bit_for_bit(config, whole, tmp_path):

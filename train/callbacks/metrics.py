@@ -48,15 +48,18 @@ class GradientNorm(Callback):
 
 
 class LearningRate(Callback):
-    """Log the learning rate of each step, and by name those of parameter groups with another rate."""
+    """Log the learning rate of each step, and by name those of parameter groups with another rate.
+
+    Groups of one name have the same rate, as the decayed and undecayed weights of a layer.
+    """
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
         first = groups[0]["lr"]
         module.log("train/learning_rate", first)
-        for number, group in enumerate(groups):
-            if group["lr"] != first:
-                module.log(f"train/learning_rate_{group.get('name', number)}", group["lr"])
+        others = {group.get("name", number): group["lr"] for number, group in enumerate(groups) if group["lr"] != first}
+        for name, rate in others.items():
+            module.log(f"train/learning_rate_{name}", rate)
 
 
 class Throughput(Callback):

@@ -177,7 +177,7 @@ class History(Callback):
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         for logger in trainer.loggers:
-            if isinstance(logger, MetricsCSV):
+            if isinstance(logger, MetricsCSV | RunTensorBoard):
                 logger.begin(trainer.global_step)
         if trainer.global_step:
             rank_zero_info(f"Goes on at step {step_of(trainer)}.")

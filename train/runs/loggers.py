@@ -13,6 +13,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from torch.utils.tensorboard import FileWriter
 from torch.utils.tensorboard.summary import hparams
 
@@ -50,6 +51,17 @@ class RunTensorBoard(TensorBoardLogger):
         kept = {name: value for name, value in metrics.items() if name not in self.left_out}
         if kept:
             super().log_metrics(kept, step)
+
+    @rank_zero_only
+    def begin(self, step: int) -> None:
+        """Let TensorBoard drop what an interrupted process has logged of steps that a resumed run repeats.
+
+        Args:
+            step: index of the next optimiser step, from 0.
+        """
+        if step:
+            event = Event(step=step, session_log=SessionLog(status=SessionLog.START))
+            self.experiment.file_writer.add_event(event, step)
 
     @rank_zero_only
     def save(self) -> None:
