@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 from collections.abc import Callable
@@ -15,6 +16,12 @@ def resident(process: psutil.Process) -> int:
         return int(process.memory_info().rss)
     except psutil.NoSuchProcess:
         return 0
+
+
+def return_free_memory() -> None:
+    """Give the system back what malloc holds free; else a leak may fill what earlier tests have freed, unseen."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of glibc
+        trim(0)
 
 
 class MemoryCurve:
@@ -36,6 +43,7 @@ class MemoryCurve:
             return
         gc.collect()
         if not self.resident:
+            return_free_memory()
             gc.freeze()  # what is there before the first measurement is not looked through again at each one
         self.resident.append(self.process.memory_info().rss + max(map(resident, self.process.children()), default=0))
         self.blocks.append(sys.getallocatedblocks())
