@@ -145,7 +145,8 @@ class ImageClassifier(L.LightningModule):
             self.teacher = Teacher(self.distillation, self.vit, data, self.optim.image_scale)
         if stage == "fit":
             freeze_others(self.vit, self.optim.train_only)  # before the optimiser takes the weights that are left
-            self.vit.grad_checkpointing |= self.optim.grad_checkpointing
+            if self.optim.grad_checkpointing:
+                self.vit.set_grad_checkpointing()
 
     def on_fit_start(self) -> None:
         if self.teacher is not None:

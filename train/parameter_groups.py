@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from performer_string import ViT
+from performer_string.models.vit import STEM, ViT
 from train.optim import OptimConfig
 
 
@@ -43,14 +43,14 @@ def freeze_others(model: ViT, parts: list[str]) -> None:
 def layers_above(name: str, depth: int) -> int:
     """Return how often `layer_decay` applies to a parameter: the number of layers from the head down to it.
 
-    The norm counts to the last block and the embedding, prefix tokens and tables of positions are below the first, as
-    in timm's groups.
+    The norm counts to the last block. The embedding, prefix tokens and tables of positions are below the first block,
+    as in timm's groups (`TimmViT.group_matcher`).
     """
     if block := re.match(r"blocks\.(\d+)\.", name):
         return depth - int(block[1])
     if re.match(r"norm\.", name):
         return 1
-    return depth + 1 if re.match(r"embed|prefix|\w+\.table", name) else 0
+    return depth + 1 if re.match(STEM, name) else 0
 
 
 def parameter_groups(model: ViT, config: OptimConfig) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from eval.accuracy.plateau_report import SHOWN
+from eval.accuracy.plateau_report import ACCURACY, SHOWN
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.training_log import has_log, read_log
@@ -76,7 +76,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "steps": max(scalar.steps[-1] for tag, scalar in logged.items() if tag == LOSS or tag.startswith("val/"))
             + 1,
             "left the plateau at step": "" if left is None else left,
-            "last accuracy at the worst size": round(100 * min(accuracies), 2) if accuracies else "",
+            ACCURACY: round(100 * min(accuracies), 2) if accuracies else "",
             "window": options.window,
             "losses": " ".join(f"{step}:{loss:.3g}" for step, loss in zip(steps, losses, strict=True)),
         }

@@ -36,6 +36,8 @@ from performer_string.utils.cache import TensorCache
 from performer_string.utils.renames import rename_table, rename_weights, unwrap_weights
 from performer_string.utils.seeds import draw_seed, seeded
 
+STEM = r"(?:embed|prefix|\w+\.table)"  # beginnings of the names of weights before the first block
+
 
 def _rename_weights(model: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     """Load weights under former names, or of a wrapped model; at the top level, so that a model can be pickled."""

@@ -14,7 +14,7 @@ from performer_string.layers.dense_head import build_head
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.intermediate import block_outputs, places_of
 from performer_string.models.preprocessing import Preprocessing
-from performer_string.models.vit import ViT
+from performer_string.models.vit import STEM, ViT
 from performer_string.timm.names import POOLS, own_weights, pool_of
 
 log = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class TimmViT(ViT):
         Learned frequencies of the encoding serve all layers. They are with the head, and have the full learning rate.
         """
         blocks = [(r"^blocks\.(\d+)", None), (r"^norm", (WITH_PREVIOUS,))]
-        return {"stem": r"^(?:embed|prefix|\w+\.table)", "blocks": r"^blocks\.(\d+)" if coarse else blocks}
+        return {"stem": rf"^{STEM}", "blocks": r"^blocks\.(\d+)" if coarse else blocks}
 
     def forward_intermediates(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from performer_string.models.config import Pool
+from performer_string.models.saving import vit_weights
 
 POOLS = {"avg": "mean", "token": "cls", "map": "map"}  # timm's names of poolings, and those of this library
 
@@ -25,5 +26,4 @@ def pool_of(global_pool: str) -> str:
 
 def own_weights(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return weights under the names of a ViT, which have the prefix `vit.` in a checkpoint of `python -m train`."""
-    inside = {name.removeprefix("vit."): x for name, x in state_dict.items() if name.startswith("vit.")}
-    return inside or dict(state_dict)
+    return vit_weights({"state_dict": state_dict}) or dict(state_dict)

@@ -60,8 +60,8 @@ class RunTensorBoard(TensorBoardLogger):
             step: index of the next optimiser step, from 0.
         """
         if step:
-            event = Event(step=step, session_log=SessionLog(status=SessionLog.START))
-            self.experiment.file_writer.add_event(event, step)
+            start = Event(session_log=SessionLog(status=SessionLog.START))
+            self.experiment.file_writer.add_event(start, step)
 
     @rank_zero_only
     def save(self) -> None:
