@@ -18,7 +18,7 @@ from eval.argument_types import choose_device, number_of_images, positive_int
 from eval.evaluations import Command
 
 if TYPE_CHECKING:
-    from eval.papers.plan import Group
+    from eval.papers.group import Group
     from eval.papers.table_spec import TableFile
 
 OUT = "folder of the tables and their runs (default: runs/tables)"
@@ -90,8 +90,8 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
 
 def check_images(table: TableFile, groups: Sequence[Group]) -> None:
     """Raise a ValueError where all images are missing and no column can be measured without a run."""
+    from eval.papers.group import LACKING
     from eval.papers.measures import OF_CONFIG
-    from eval.papers.plan import LACKING
 
     lacking = dict.fromkeys(group.state for group in groups if group.state.startswith(LACKING))
     without_run = any(spec["measure"] in OF_CONFIG for spec in table.columns.values())

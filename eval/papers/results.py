@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from eval.attention.token_interventions import shuffle_patches
-from eval.papers.plan import Group
+from eval.papers.group import Group
 from eval.result_cache import image_results, weights_digest
 from eval.speed.measure import Call, time_in_turn
 from eval.training_log import Scalar, has_log, read_log

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from eval.evaluations import EVALUATIONS
 from eval.papers.blocks import heading
-from eval.papers.plan import Group
+from eval.papers.group import Group
 from eval.papers.table_head import lines_of
 from eval.papers.table_spec import TableFile
 from eval.run import add_options, run
