@@ -17,7 +17,7 @@ from train.data.sizes import Views
 from train.data.tasks import TASKS
 from train.runs.environment import ROOT
 from train.sweeps.file import check_overrides, select
-from train.utils.imports import import_modules
+from train.utils.imports import import_modules, module_names, naming_imports
 from train.utils.yaml_file import read_yaml
 
 CHECKED: set[str] = set()  # models known to be buildable
@@ -91,12 +91,16 @@ def make_group(
         recipe = existing_recipe(data_spec.recipe or table.recipe)
     overrides = overrides_of(table, budget, data, row, attention)
     group = Group(data, row, attention, stands_for, recipe, overrides, images=data_spec.images)
+    if table.imports:  # a field `imports` alone would replace that of the recipe
+        names = [*module_names(group.settings().get("imports")), *module_names(table.imports)]
+        group.overrides["imports"] = list(dict.fromkeys(names))
     if data not in budget.sets(table) or (budget.rows is not None and row not in budget.rows):
         group.state = "not in this budget"
         return group
-    import_modules(group.settings().get("imports") or [])  # these add an encoding, or another part
+    import_modules(group.settings().get("imports"))  # these add an encoding, or another part
     try:
-        check_group(group)
+        with naming_imports("--imports MODULE, or imports: [MODULE] in the table"):
+            check_group(group)
     except ValueError as error:
         pending = row_spec.pending or data_spec.pending
         if not pending:

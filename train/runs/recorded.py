@@ -16,6 +16,7 @@ from train.intervals import accuracy_percent
 from train.runs.environment import ROOT
 from train.runs.folder import BEST, CHECKPOINTS, CONFIG, COUNTED, HISTORY, METRICS
 from train.runs.history import read_history
+from train.utils.imports import module_names
 from train.utils.yaml_file import read_yaml
 
 LOCAL = {"run_dir", "data.workers", "trainer.enable_progress_bar"}  # options that change no result
@@ -90,8 +91,7 @@ def trained_by(run: Path) -> tuple[str, list[str]]:
 def recorded_imports(run: Path) -> list[str]:
     """Return the user's modules in the configuration of a run; none without a configuration."""
     path = run / CONFIG
-    imports = read_yaml(path).get("imports") if path.is_file() else None
-    return [imports] if isinstance(imports, str) else list(imports or [])
+    return module_names(read_yaml(path).get("imports") if path.is_file() else None)
 
 
 def steps_planned(run: Path, content: Mapping[str, Any]) -> int | None:
