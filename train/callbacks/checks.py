@@ -32,6 +32,11 @@ class CheckData(Callback):
     def check(self, data: ImageData, module: L.LightningModule) -> None:
         """Raise a ValueError where the model does not fit the data after `setup`."""
         config = module.vit.config  # type: ignore[union-attr]
+        if config.head != data.head and config.head == "dense" and data.task is None:  # type: ignore[union-attr]
+            raise ValueError(
+                f"a model with head dense needs the class of each pixel, and {data.source} has one class for each "
+                f"image: folders of images and masks are read by --data.source masks."
+            )
         for name in ("head", "num_classes", "in_channels"):
             of_model, of_data = getattr(config, name), getattr(data, name)
             if of_model != of_data:
