@@ -9,12 +9,12 @@ from performer_string.models.checkpoint import find_checkpoint
 from train.utils.imports import naming_imports
 
 
-def load_model(path: str | PathLike[str], head: str = "class") -> ViT:
+def load_model(path: str | PathLike[str], head: str | None = "class") -> ViT:
     """Return a trained classifier of images or of pixels on the CPU, in evaluation mode.
 
     Args:
         path: path of a checkpoint, of a run's folder (its last checkpoint) or of a published model's folder.
-        head: required head of the model, `class` or `dense`.
+        head: required head of the model, `class` or `dense`; None for either.
 
     Raises:
         ValueError: a file that cannot be read, or a model without classes.
@@ -22,7 +22,8 @@ def load_model(path: str | PathLike[str], head: str = "class") -> ViT:
     path = find_checkpoint(path)
     with naming_imports():
         vit = ViT.from_checkpoint(path)
-    check_head(vit, path, head)
+    if head is not None:
+        check_head(vit, path, head)
     if not vit.config.num_classes:
         raise ValueError(f"{path} is of a model without classes (num_classes: 0), which has no answer.")
     check_images(vit, path)
