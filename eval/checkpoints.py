@@ -176,8 +176,8 @@ def take_root(data: ImageData, root: str | None, name: str) -> None:
     """
     if root and data.task is not None:
         raise ValueError(
-            f"--root {root}: the images of {name} are drawn, by the task {data.source}. Leave --root out; for classes "
-            f"of images of your own there is python -m eval predict."
+            f"--root {root}: the images of {name} are drawn, by the task {data.source}. Leave --root out; for images "
+            f"of your own there is python -m eval {'segment' if data.head == 'dense' else 'predict'}."
         )
     data.root = root or data.root
 

@@ -116,6 +116,7 @@ EVALUATIONS: dict[str, Entry] = {
     ),
     "report": Entry("eval.papers.report_command", "all tables in one HTML page, with what was not run and why"),
     "predict": Entry("eval.accuracy.predict", "classes and probabilities of image files, by a trained model"),
+    "segment": Entry("eval.accuracy.segment", "a mask for each image file, by a trained model with a dense head"),
     "confusion": Entry(
         "eval.accuracy.confusion", "accuracy of each class, which are confused, and where two models differ"
     ),

@@ -32,8 +32,11 @@ class ModelChanges(ExitStack):
         self.callback(module.register_forward_hook(hook).remove)
 
     def replace(self, owner: object, attribute: str, value: Any) -> None:
-        """Set an attribute of an object until the end of the block."""
-        self.callback(setattr, owner, attribute, getattr(owner, attribute))
+        """Set an attribute of an object until the end of the block, or its method in place of that of its class."""
+        if attribute not in vars(owner) and hasattr(type(owner), attribute):
+            self.callback(delattr, owner, attribute)
+        else:
+            self.callback(setattr, owner, attribute, getattr(owner, attribute))
         setattr(owner, attribute, value)
 
 

@@ -9,11 +9,12 @@ from performer_string.models.checkpoint import find_checkpoint
 from train.utils.imports import naming_imports
 
 
-def load_model(path: str | PathLike[str]) -> ViT:
-    """Return a trained classifier on the CPU, in evaluation mode.
+def load_model(path: str | PathLike[str], head: str | None = "class") -> ViT:
+    """Return a trained classifier of images or of pixels on the CPU, in evaluation mode.
 
     Args:
         path: path of a checkpoint, of a run's folder (its last checkpoint) or of a published model's folder.
+        head: required head of the model, `class` or `dense`; None for either.
 
     Raises:
         ValueError: a file that cannot be read, or a model without classes.
@@ -21,7 +22,8 @@ def load_model(path: str | PathLike[str]) -> ViT:
     path = find_checkpoint(path)
     with naming_imports():
         vit = ViT.from_checkpoint(path)
-    check_head(vit, path)
+    if head is not None:
+        check_head(vit, path, head)
     if not vit.config.num_classes:
         raise ValueError(f"{path} is of a model without classes (num_classes: 0), which has no answer.")
     check_images(vit, path)
@@ -49,9 +51,15 @@ def check_head(vit: ViT, path: object, head: str = "class") -> None:
         head: required head of the model, `class` or `dense`.
     """
     if vit.config.head != head == "class":
-        raise ValueError(f"{path} has a dense head, with a class for each pixel: evaluate it by python -m eval dense.")
+        raise ValueError(
+            f"{path} has a dense head, with a class for each pixel: python -m eval segment writes masks of images, and "
+            f"python -m eval dense measures mIoU."
+        )
     if vit.config.head != head:
-        raise ValueError(f"{path} has one class for each image: python -m eval dense takes models with head: dense.")
+        raise ValueError(
+            f"{path} has one class for each image, and this command takes models with head: dense. For classes of "
+            f"images there are python -m eval predict and python -m eval resolution."
+        )
 
 
 def preprocessing_of(vit: ViT, path: str | PathLike[str]) -> Preprocessing:

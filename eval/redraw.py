@@ -110,11 +110,13 @@ def table_of(path: Path) -> TableFile | None:
     Raises:
         ValueError: an unknown table.
     """
-    from eval.papers.table_head import described_table
-
     header, _ = read_csv(path)
     named = TABLE.search("\n".join(header))
-    return described_table(shlex.split(named[1])[0], header) if named else None
+    if named is None:
+        return None
+    from eval.papers.table_head import described_table  # this imports torch, which other figures do without
+
+    return described_table(shlex.split(named[1])[0], header)
 
 
 def redraw_table(table: TableFile, options: argparse.Namespace) -> Figure | None:

@@ -68,6 +68,8 @@ def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "", h
     if not rows:
         raise ValueError(f"eval {options.command} has measured nothing: these options leave no model, size or method.")
     report.write(rows)
+    with paper_style(options.width):
+        more = evaluation.files(rows, options, report.csv)
     shown = for_display(rows, evaluation.shown.names, options)
     lines = evaluation.shown.summary(shown)
     print(table(lines))
@@ -75,7 +77,5 @@ def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "", h
         print(f"\n{note}")
     tables = write_tables(lines, report.csv, options.table, options.intervals)
     figures = save_plot(draw(evaluation.shown, shown, options), report.csv, options.format)
-    with paper_style(options.width):
-        more = evaluation.files(rows, options, report.csv)
     print("", report.csv, *figures, *tables, *more, sep="\n")
     return evaluation.status(rows)

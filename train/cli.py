@@ -21,6 +21,7 @@ from train.command.early_checks import check_files, check_names, recipe_hint
 from train.command.parse_errors import in_one_line
 from train.command.program import program_name, typed_command
 from train.utils.errors import one_message, user_message
+from train.utils.imports import naming_imports
 
 if TYPE_CHECKING:
     from train.command.lightning_cli import TrainingCLI
@@ -117,9 +118,11 @@ def run(
     arguments = expand(arguments)
     if not {"-h", "--help"} & {*arguments}:
         check_files(arguments)
-        check_names(arguments)
     try:
-        return run_lightning(arguments, model, data, program, typed)
+        with naming_imports():
+            if not {"-h", "--help"} & {*arguments}:
+                check_names(arguments)
+            return run_lightning(arguments, model, data, program, typed)
     except ValueError as error:
         if hint := recipe_hint(str(error), arguments):
             raise ValueError(f"{error}{hint}") from error

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from torchmetrics.classification import MulticlassJaccardIndex
 
+from train.data.masked_images import IGNORED
 from train.distill import DistillationConfig
 from train.loss import LossConfig
 from train.optim import OptimConfig
 
 
 def mean_iou(classes: int) -> MulticlassJaccardIndex:
-    """Return the metric mIoU: the mean over classes of the intersection over union over all pixels."""
-    return MulticlassJaccardIndex(classes, average="macro", validate_args=False)
+    """Return the metric mIoU: the mean over classes of the intersection over union over all pixels with a class."""
+    return MulticlassJaccardIndex(classes, average="macro", ignore_index=IGNORED, validate_args=False)
 
 
 def check_dense(optim: OptimConfig, distillation: DistillationConfig, loss: LossConfig) -> None:

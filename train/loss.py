@@ -66,11 +66,12 @@ def soft_labels(targets: Tensor, classes: int, smoothing: float) -> Tensor:
 def cross_entropy(
     logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float, config: LossConfig
 ) -> Tensor:
-    """Return torch's cross-entropy, or zero for a batch in which all class weights are 0."""
-    if weights is None or targets.is_floating_point():
+    """Return torch's cross-entropy, or zero for a batch in which all class weights are 0, or no pixel has a class."""
+    if targets.is_floating_point() or (weights is None and targets.ndim == 1):
         return F.cross_entropy(logits, targets, weights, label_smoothing=smoothing)
     total = F.cross_entropy(logits, targets, weights, label_smoothing=smoothing, reduction="sum")
-    weight = weights[targets].sum()
+    labelled = targets >= 0  # pixels may have no class
+    weight = (labelled if weights is None else weights[targets.clamp(min=0)] * labelled).sum()
     return total / torch.where(weight > 0, weight, 1.0)
 
 

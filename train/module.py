@@ -20,6 +20,7 @@ from performer_string import ViT, ViTConfig
 from performer_string.models.saved_options import without_unused
 from performer_string.utils.renames import current_fields
 from train.augmentation import build_mixes, random_positions, random_size
+from train.data.masked_images import IGNORED
 from train.data.module import ImageData
 from train.dense import check_dense, mean_iou
 from train.distill import DistillationConfig, Teacher
@@ -93,8 +94,10 @@ class ImageClassifier(L.LightningModule):
         self.save_hyperparameters(plain_settings(vit, self.optim, self.resolutions, distillation, loss))
         classes = vit.num_classes
 
+        ignored = IGNORED if vit.head == "dense" else None
+
         def accuracy() -> MulticlassAccuracy:  # the data module checks the classes; a check here would wait for the GPU
-            return MulticlassAccuracy(classes, average="micro", validate_args=False)
+            return MulticlassAccuracy(classes, average="micro", ignore_index=ignored, validate_args=False)
 
         self.accuracy = nn.ModuleList(accuracy() for _ in self.resolutions)
         self.train_accuracy, self.test_accuracy = accuracy(), accuracy()
@@ -207,7 +210,7 @@ class ImageClassifier(L.LightningModule):
             return
         logits = self.score("val", batch, dataloader_idx)
         loss = cast(MeanMetric, self.val_loss[dataloader_idx])
-        loss(F.cross_entropy(logits, batch[1], reduction="none"))
+        loss(F.cross_entropy(logits, batch[1], reduction="none"), weight=(batch[1] >= 0).float())
         self.log(f"val/loss_{self.resolutions[dataloader_idx]}", loss, add_dataloader_idx=False)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:

@@ -9,16 +9,20 @@ import torch
 from torch import Tensor
 
 from train.checkpoint import Trained
+from train.data.masked_images import IGNORED
 from train.data.sizes import Size
 from train.intervals import bootstrap_interval
 from train.testing import batches
 
 
 def confusion(answers: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Return the number of pixels of each class (rows) with each answer (columns), [classes, classes]."""
+    """Return the number of pixels of each class (rows) with each answer (columns), [classes, classes].
+
+    Pixels without a class do not count.
+    """
     from torchmetrics.functional.classification import multiclass_confusion_matrix  # slow to import
 
-    return multiclass_confusion_matrix(answers, labels, classes, validate_args=False)
+    return multiclass_confusion_matrix(answers, labels, classes, ignore_index=IGNORED, validate_args=False)
 
 
 def iou_of(counts: Tensor) -> Tensor:
@@ -39,8 +43,14 @@ def mean_iou_with_interval(counts: Tensor) -> tuple[float, float, float]:
     """Return the mIoU in % over all images, and its 95 % interval by the percentile bootstrap over images.
 
     Args:
-        counts: confusion counts of each image, [N, classes, classes].
+        counts: confusion counts of each image, [N, classes, classes]. Images without a labelled pixel do not count.
+
+    Raises:
+        ValueError: no labelled pixel in any image.
     """
+    counts = counts[counts.sum((1, 2)) > 0]
+    if not len(counts):
+        raise ValueError("no pixel of these images has a class, so that there is nothing to measure.")
 
     def mean_iou(images: np.ndarray[Any, np.dtype[np.int64]]) -> float:
         return 100 * float(iou_of(counts[torch.from_numpy(images)].sum(0)).mean())

@@ -28,6 +28,17 @@ FIXED += ("encoding", "absolute_table", "pool", "registers", "norm_eps")
 RECIPE = "train/configs/imagenet.yaml"
 
 
+def classes_of(weights: Path) -> dict[str, Any]:
+    """Return the number of classes in a file of weights, 0 without a head, as timm's argument; none for NumPy's."""
+    from timm.models import load_state_dict
+
+    if weights.suffix in (".npz", ".npy"):
+        return {}
+    state = load_state_dict(str(weights))
+    heads = [value for name, value in state.items() if name.startswith("head.")]
+    return {"num_classes": len(heads[0]) if heads else 0}
+
+
 def open_model(name: str, weights: Path | None, random: bool) -> tuple[Any, dict[str, Any]]:
     """Return a model of timm, and the mean and standard deviation of its training images.
 
@@ -47,10 +58,15 @@ def open_model(name: str, weights: Path | None, random: bool) -> tuple[Any, dict
     if weights is not None and not weights.is_file():
         raise FileNotFoundError(f"there is no file {weights}.")
     try:
-        path = "" if weights is None else str(weights)
-        model = timm.create_model(name, pretrained=not (path or random), checkpoint_path=path)
+        if weights is None:
+            model = timm.create_model(name, pretrained=not random)
+        else:
+            model = timm.create_model(name, checkpoint_path=str(weights), **classes_of(weights))
     except Exception as error:  # many types: missing weights, no network, a file of another model
-        raise ValueError(f"timm cannot give {name} with these weights: {type(error).__name__}: {error}") from error
+        offline = "" if weights or random else " Without a network, give a file of weights: --weights FILE."
+        raise ValueError(
+            f"timm cannot give {name} with these weights: {type(error).__name__}: {str(error).rstrip('.')}.{offline}"
+        ) from error
     shown = resolve_model_data_config(model)
     return model, {name: list(shown[name]) for name in ("mean", "std")}
 
@@ -80,7 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("pretrained"), help="output folder (default: %(default)s)")
     parser.add_argument("--weights", type=Path, help="weight file in timm's format, instead of a download")
     parser.add_argument("--random", action="store_true", help="random weights, as at the start of a training")
-    parser.add_argument("--source", default="imagenet", help="source of test images (default: %(default)s)")
+    parser.add_argument(
+        "--source", help="source of test images (default: imagenet; folder for a head of other classes)"
+    )
     parser.add_argument("--root", default="data/imagenet", help="folder of the images (default: %(default)s)")
     options = parser.parse_args(arguments)
     with one_message():
@@ -89,11 +107,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model, normal = open_model(options.name, options.weights, options.random)
         vit = from_timm(model)
         size = list(cast(list, vit.config.image_size))
-        data = ImageData(source=options.source, root=options.root, size=size, **normal)
+        classes = vit.config.num_classes
+        source = options.source or ("imagenet" if classes in (0, 1000) else "folder")
+        data = ImageData(source=source, root=options.root, size=size, **normal)
         file, settings = options.out / f"{options.name}.ckpt", options.out / f"{options.name}.yaml"
         fine_tune = ["python", "-m", "train", "fit", "--config", RECIPE, "--config", str(settings)]
         fine_tune += ["--init_from", str(file), "--data.root", "DIR"]
         fine_tune += ["--trainer.devices", "1", "--trainer.strategy", "auto"]  # the recipe has eight devices
+        if source != "imagenet":
+            fine_tune += ["--data.source", source, "--model.vit.num_classes", str(classes or "N")]
         fixed = {name: value for name, value in asdict(vit.config).items() if name in FIXED}
         content: dict[str, Any] = {"model": {"vit": {"variant": None, **fixed, "encoding_options": {}}}}
         content["data"] = {**normal, "resolutions": [larger(vit, 9 / 7), larger(vit, 12 / 7)]}  # 288 and 384 for 224
@@ -106,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
     millions = sum(p.numel() for p in vit.parameters()) / 1e6
     print(f"{file}: {millions:.1f} million parameters, encoding {vit.config.encoding}, the outputs of timm's model.")
-    if vit.config.num_classes:
+    if classes:
         print(f"Evaluate:  python -m eval resolution --checkpoint {shlex.quote(str(file))} --root DIR")
     else:
         print("It has no head for classes: fine-tuning gives it one.")

@@ -21,6 +21,7 @@ from train.command.suggesting_parser import SuggestingParser
 from train.data.sizes import Size
 from train.runs.folder import CHECKPOINTS, CONFIG, HISTORY, LAST, SUMMARY
 from train.utils.errors import one_message
+from train.utils.imports import module_names
 from train.utils.yaml_file import read_yaml
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def evaluation_commands(runner: SweepRunner) -> list[str]:
         config = read_yaml(runner.folder(run) / CONFIG)
         data = config["data"]
         sizes = [str(Size.of(size)) for size in (config["model"]["vit"]["image_size"], *data["resolutions"])]
-        imports = [shlex.quote(name) for name in config.get("imports") or []]
+        imports = [shlex.quote(name) for name in module_names(config.get("imports"))]
         options = " ".join(["--resolutions", *sizes, *(["--imports", *imports] if imports else [])])
         task = json.dumps([options, data["source"], data["root"], data.get(data["source"])])
         tasks.setdefault(task, []).append(run)

@@ -43,6 +43,7 @@ LEAST = 0.1  # lowest weight, relative to equal weights, on the colour scale
 NEARLY_EQUAL = 10.0  # % that the largest weight exceeds the smallest, as in models that have learned nothing
 DARKEST, OPACITY = 0.55, 0.7  # grey value of black beneath a map, and the map's opacity: colours match the bar
 COLOURS_OF_EACH = "RdBu_r"  # colour map where each map has its own scale: blue is low, red is high
+AT_QUERY = "at the query"  # in the answer of a model with a dense head
 EXAMPLE = re.compile(r"test image \d+: (.+)")  # name of an image whose class is known
 
 
@@ -148,7 +149,9 @@ def note_of(rows: Sequence[Row]) -> str:
     colours = "colours: weight of a patch, where 1 is that of equal weights"
     if each_normalised(rows):
         colours = "colours: weight of a patch, from the lowest (0) to the highest (1) of each map"
-    return "; ".join([printable(", ".join(images)), colours, *kinds, "answer: to the whole image", *nearly_equal(rows)])
+    at_query = any(AT_QUERY in str(answer) for answer in unique(rows, "answer"))
+    answers = [] if at_query else ["answer: to the whole image"]
+    return "; ".join([printable(", ".join(images)), colours, *kinds, *answers, *nearly_equal(rows)])
 
 
 def each_normalised(rows: Sequence[Row]) -> bool:

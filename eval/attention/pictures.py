@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, number_of_images, size_of_images
 from eval.attention.maps import attention_map, has_class_token, layers_of, token_of_patch
+from eval.attention.overlay import AT_QUERY
 from eval.attention.picture_files import keep_picture, picture_of_file, write_pictures
 from eval.attention.pictures_report import SHOWN
 from eval.checkpoints import MODEL, names_of, take_root
@@ -128,7 +129,7 @@ def load(options: argparse.Namespace) -> dict[str, tuple[ViT, Path]]:
     if not options.checkpoint:
         raise ValueError("give the folder of a run, or a checkpoint.")
     names = names_of(options.checkpoint)
-    return {name: (load_model(path), path) for name, path in zip(names, options.checkpoint, strict=True)}
+    return {name: (load_model(path, None), path) for name, path in zip(names, options.checkpoint, strict=True)}
 
 
 def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) -> tuple[Tensor, str, str]:
@@ -150,8 +151,25 @@ def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) ->
     if options.example >= len(held_out):
         raise ValueError(f"--example {options.example}: there are {len(held_out)} test images, counted from 0.")
     image, label = held_out[options.example]
-    name = f"test image {options.example}: {class_names(vit)[label]}"
+    truth = "" if vit.config.head == "dense" else f": {class_names(vit)[label]}"
+    name = f"test image {options.example}{truth}"
     return preprocessing.normalise(image), name, keep_picture(image.permute(1, 2, 0).numpy(), size)
+
+
+def answer_of(vit: ViT, logits: Tensor, query: tuple[int, int]) -> str:
+    """Return the most probable class and its probability as text, with a dense head at the centre of the query's patch.
+
+    Args:
+        vit: the model.
+        logits: logits of the image, [K], or of its pixels, [K, H, W].
+        query: row and column of the query's patch.
+    """
+    if vit.config.head == "dense":
+        y, x = (place * side + side // 2 for place, side in zip(query, vit.patch, strict=True))
+        logits = logits[:, y, x]
+    answer = logits.softmax(0)
+    where = f" {AT_QUERY}" if vit.config.head == "dense" else ""
+    return f"{class_names(vit)[int(answer.argmax())]}{where} {100 * float(answer.max()):.0f} %"
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
@@ -164,14 +182,14 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         image, image_name, picture = read_image(vit, path, options, size)
         vit.to(device)
         with torch.inference_mode():
-            answer = vit(image[None].to(device)).float().softmax(-1)[0]
+            logits = vit(image[None].to(device))[0].float()  # [K], or [K, H, W]
         layers, grid = layers_of(vit, image.to(device)), vit.grid(*size)
         query = divmod(token_of_patch(vit, grid, options.query) - vit.num_prefix, grid[1])
         common = {
             "head": "mean" if options.head is None else options.head,
             "image": image_name,
             "query": f"{query[0]},{query[1]}",
-            "answer": f"{class_names(vit)[int(answer.argmax())]} {100 * float(answer.max()):.0f} %",
+            "answer": answer_of(vit, logits, query),
             "picture": picture,
             **({} if options.normalise == "figure" else {"normalise": options.normalise}),
         }

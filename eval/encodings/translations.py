@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from eval.model_changes import ModelChanges
 from eval.report import Row
 from performer_string import ENCODINGS, FEATURE_MAPS, ViT, ViTConfig, build_encoding, build_feature_map, grid_positions
 from performer_string.feature_maps import FeatureMap, RandomFeatures
@@ -220,11 +221,9 @@ def moved_logits(vit: ViT, images: Tensor, shift: float) -> Tensor:
     places = vit.table_positions(vit.train_grid)
     if places is None or vit.places_are_positions():
         return vit(images, positions)
-    vit.__dict__["table_positions"] = lambda *_: places + shift  # these are no argument of the model
-    try:
+    with ModelChanges() as changes:
+        changes.replace(vit, "table_positions", lambda *_: places + shift)  # these are no argument of the model
         return vit(images, positions)
-    finally:
-        del vit.__dict__["table_positions"]
 
 
 @torch.no_grad()

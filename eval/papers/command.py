@@ -18,7 +18,7 @@ from eval.argument_types import choose_device, number_of_images, positive_int
 from eval.evaluations import Command
 
 if TYPE_CHECKING:
-    from eval.papers.plan import Group
+    from eval.papers.group import Group
     from eval.papers.table_spec import TableFile
 
 OUT = "folder of the tables and their runs (default: runs/tables)"
@@ -51,6 +51,7 @@ def command_of(table: TableFile, options: argparse.Namespace) -> str:
     """Return the command that makes a table, without its budget."""
     words = ["python", "-m", "eval", "table", options.name or table.name]
     words += ["--data", str(options.data)] if options.data else []
+    words += ["--imports", *options.imports] if options.imports else []
     return shlex.join(words)
 
 
@@ -61,6 +62,7 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
     from eval.papers.run_evaluation import run_evaluation
     from eval.papers.table_file import find_table
     from eval.papers.write import devices_of, measure_table, show_table
+    from train.utils.imports import module_names
 
     device = choose_device(options.device)
     if options.data is not None and not options.data.expanduser().is_dir():
@@ -72,6 +74,7 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
         print(list_tables(options.budget, options.data, out, device))
         return
     table = find_table(options.name)
+    table.imports = [*module_names(table.imports), *options.imports]  # the trainings are other processes
     runs = out / (table.runs or table.name) / options.budget
     groups = select_groups(make_plan(table, options.budget, options.data, runs), options.only)
     if options.list:
@@ -90,8 +93,8 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
 
 def check_images(table: TableFile, groups: Sequence[Group]) -> None:
     """Raise a ValueError where all images are missing and no column can be measured without a run."""
+    from eval.papers.group import LACKING
     from eval.papers.measures import OF_CONFIG
-    from eval.papers.plan import LACKING
 
     lacking = dict.fromkeys(group.state for group in groups if group.state.startswith(LACKING))
     without_run = any(spec["measure"] in OF_CONFIG for spec in table.columns.values())

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from eval.papers.plan import Group
+from eval.papers.group import Group
 from eval.speed.measure import Call, seconds
 from performer_string import ViT, ViTConfig
 from performer_string.models.config import patch_and_image

@@ -10,7 +10,8 @@ import torch
 from tqdm import tqdm
 
 from eval.papers.estimate import duration, estimates
-from eval.papers.plan import LACKING, Group, make_plan
+from eval.papers.group import LACKING, Group
+from eval.papers.plan import make_plan
 from eval.papers.table_file import PAPERS, all_tables
 from eval.papers.table_spec import TableFile
 from eval.papers.times import Time, keep_times

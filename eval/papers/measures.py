@@ -9,22 +9,22 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from eval.papers.estimate import training_images
+from eval.papers.group import Group
 from eval.papers.measured import Measured
 from eval.papers.operations import gigaflops
+from eval.papers.results import NoImagesError, Results, key_of
 from eval.papers.start import change_at_start
 from eval.statistics import mean_with_interval, paired_difference, paired_test, statistic_with_interval, unpaired_test
 from performer_string import ViT
-
-if TYPE_CHECKING:
-    from eval.papers.plan import Group
-    from eval.papers.results import Results
+from train.checkpoint_file import read_checkpoint
+from train.runs.folder import CHECKPOINTS, LAST
 
 
 def measured(value: float | None, *interval: float, text: str = "", of: Any = None) -> Measured:
@@ -44,10 +44,7 @@ def parameters(results: Results, group: Group, part: str = "") -> Measured:
 
 def ms_per_batch(results: Results, group: Group, batch: int = 128, folded: bool = True) -> Measured:
     """Time of inference of a batch in ms, the median over several rounds."""
-    from eval.papers.results import ROUNDS, key_of
-
     times = sorted(1000 * t for t in results.times(batch, folded)[key_of(group)])
-    assert len(times) == ROUNDS
     return measured(statistics.median(times), times[0], times[-1])
 
 
@@ -60,8 +57,6 @@ def ms_per_image(results: Results, group: Group, batch: int = 128, folded: bool 
 
 def accuracy(results: Results, group: Group, **of: Any) -> Measured:
     """Accuracy in % on test images, by the bootstrap over images and seeds; options `size`, `change`, `checkpoint`."""
-    from eval.papers.results import NoImagesError
-
     try:
         right = 100 * results.of_images(group, "right", **of)
     except NoImagesError:
@@ -137,9 +132,6 @@ def epoch_seconds(results: Results, run: Path) -> tuple[float | None, float]:
     curve = results.curve(run, "train/images_per_second")
     if curve is None or not curve.values:
         return None, 0.0
-    from train.checkpoint_file import read_checkpoint
-    from train.runs.folder import CHECKPOINTS, LAST
-
     content = read_checkpoint(run / CHECKPOINTS / LAST)
     epochs, loop = max(1, content.get("epoch", 0) + 1), content["loops"]["fit_loop"]
     batches = loop["epoch_loop.batch_progress"]["total"]["completed"]

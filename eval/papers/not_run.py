@@ -8,7 +8,8 @@ from pathlib import Path
 
 from eval.papers.blocks import label_of
 from eval.papers.estimate import duration
-from eval.papers.plan import Group, make_plan
+from eval.papers.group import Group
+from eval.papers.plan import make_plan
 from eval.papers.table_spec import TableFile
 from eval.papers.times import Time
 from train.data.tasks import TASKS

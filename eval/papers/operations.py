@@ -15,7 +15,7 @@ from performer_string.utils.seeds import seeded
 from train.inspection import multiplications
 
 if TYPE_CHECKING:
-    from eval.papers.plan import Group
+    from eval.papers.group import Group
     from eval.papers.results import Results
 
 OF_NORM = 5  # operations of a layer norm per element, as in LieRE

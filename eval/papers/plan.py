@@ -3,112 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from eval.papers.group import AXES, Group
 from eval.papers.image_places import missing_images, place_images
 from eval.papers.table_checks import check_measures
 from eval.papers.table_spec import Budget, TableFile
-from performer_string import ViTConfig
 from train.command.arguments import existing_recipe
 from train.command.recipe import check_fields, current_recipe
 from train.data.sizes import Views
 from train.data.tasks import TASKS
 from train.runs.environment import ROOT
-from train.runs.folder import CHECKPOINTS, LAST, METRICS
-from train.sweeps.file import Run, check_overrides, select
-from train.utils.imports import import_modules
+from train.sweeps.file import check_overrides, select
+from train.utils.imports import import_modules, module_names, naming_imports
 from train.utils.yaml_file import read_yaml
 
-AXES = ("data", "row", "attention")
-LACKING = "no "  # prefix of the states for missing images
 CHECKED: set[str] = set()  # models known to be buildable
-
-
-@dataclass
-class Group:
-    """The trainings of one cell, which differ only in their seed.
-
-    Attributes:
-        data, row, attention: names of the set, row and kind of attention in the table's file.
-        stands_for: name of the set whose published figures are shown beside this one.
-        recipe: path of the recipe.
-        overrides: recipe fields with other values, by full name.
-        state: `planned`, or why there is no training: `not in this budget`, `not built: ...`, `no images: ...`.
-        images: number of training images where the table states it; otherwise 0.
-        seeds: seeds of the trainings, including those whose images are missing.
-        folders: folders of the runs, by seed.
-        start_from: group whose checkpoint of the same seed each run starts from; None for a new start.
-    """
-
-    data: str
-    row: str
-    attention: str
-    stands_for: str
-    recipe: Path
-    overrides: dict[str, Any]
-    state: str = "planned"
-    images: int = 0
-    seeds: list[int] = field(default_factory=list)
-    folders: dict[int, Path] = field(default_factory=dict)
-    start_from: Group | None = None
-
-    @property
-    def model(self) -> str:
-        """The name of the runs, without the seed."""
-        return ".".join(name for name in (self.data, self.row, self.attention) if name)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the fields of the recipe with the overrides, by full name."""
-        return {**fields_of_recipe(self.recipe, self.recipe.stat().st_mtime_ns), **self.overrides}
-
-    def config(self) -> ViTConfig:
-        """Return the configuration of the group's models."""
-        known = {f"model.vit.{each.name}" for each in fields(ViTConfig)}
-        settings = self.settings()
-        return ViTConfig(**{name.removeprefix("model.vit."): settings[name] for name in known & settings.keys()})
-
-    def leave_out(self, state: str) -> None:
-        """Plan no trainings, for the reason `state`."""
-        self.state, self.folders = state, {}
-        self.seeds = self.seeds if state.startswith(LACKING) else []
-
-    def left(self) -> int:
-        """Return the number of unfinished trainings, including those whose images are missing."""
-        return len(self.seeds) - len(self.finished())
-
-    def finished(self) -> dict[int, Path]:
-        """Return the folders of the finished runs, by seed."""
-        return {seed: path for seed, path in self.folders.items() if (path / METRICS).is_file()}
-
-    def runs(self) -> Iterator[Run]:
-        """Yield the runs for a sweep; runs they start from have to be finished."""
-        choices = {"data": self.data, "row": self.row, "attention": self.attention}
-        for seed, folder in self.folders.items():
-            overrides = dict(self.overrides)
-            if self.start_from is not None:
-                overrides["init_from"] = str(self.start_from.folders[seed] / CHECKPOINTS / LAST)
-            assert folder.name == f"{self.model}-seed{seed}"
-            yield Run(self.model, choices, seed, overrides)
-
-
-def flat_fields(name: str, value: Any, depth: int = 3) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a recipe by full name; options of a part stay one field, as `model.vit.feature_options`."""
-    if isinstance(value, Mapping) and value and name.count(".") < depth - 1:
-        for key, part in value.items():
-            yield from flat_fields(f"{name}.{key}", part, depth)
-    else:
-        yield name, value
-
-
-@cache
-def fields_of_recipe(path: Path, changed: int) -> Mapping[str, Any]:
-    """Return the fields of a recipe by full name; the file is read once for each modification time `changed`."""
-    recipe = current_recipe(read_yaml(path))
-    return {k: v for name, value in recipe.items() for k, v in flat_fields(name, value)}
 
 
 def make_plan(table: TableFile, budget_name: str, root: Path | None, runs: Path) -> list[Group]:
@@ -179,12 +91,16 @@ def make_group(
         recipe = existing_recipe(data_spec.recipe or table.recipe)
     overrides = overrides_of(table, budget, data, row, attention)
     group = Group(data, row, attention, stands_for, recipe, overrides, images=data_spec.images)
+    if table.imports:  # a field `imports` alone would replace that of the recipe
+        names = [*module_names(group.settings().get("imports")), *module_names(table.imports)]
+        group.overrides["imports"] = list(dict.fromkeys(names))
     if data not in budget.sets(table) or (budget.rows is not None and row not in budget.rows):
         group.state = "not in this budget"
         return group
-    import_modules(group.settings().get("imports") or [])  # these add an encoding, or another part
+    import_modules(group.settings().get("imports"))  # these add an encoding, or another part
     try:
-        check_group(group)
+        with naming_imports("--imports MODULE, or imports: [MODULE] in the table"):
+            check_group(group)
     except ValueError as error:
         pending = row_spec.pending or data_spec.pending
         if not pending:

@@ -7,9 +7,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from eval.papers.group import Group
 from eval.papers.measured import Measured
 from eval.papers.measures import DIGITS, MEASURES, OF_CONFIG, SPREADS
-from eval.papers.plan import Group
 from eval.papers.results import Results
 from eval.papers.table_spec import TableFile
 from eval.report import Row

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from eval.attention.token_interventions import shuffle_patches
-from eval.papers.plan import Group
+from eval.papers.group import Group
 from eval.result_cache import image_results, weights_digest
 from eval.speed.measure import Call, time_in_turn
 from eval.training_log import Scalar, has_log, read_log
@@ -24,6 +24,7 @@ from performer_string.models.config import patch_and_image
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import ONE, Size, Views
 from train.runs.folder import CHECKPOINTS
+from train.utils.imports import module_names
 
 CHANGES = {"shuffled": ("patches shuffled", shuffle_patches)}
 ROUNDS = 7
@@ -97,7 +98,7 @@ class Results:
         key = (group.model, str(size), scale, change, checkpoint)
         if key not in self._values:
             of_all = {"split": self.split, "images": self.images, "views": self.views, "fresh": False}
-            options = argparse.Namespace(**of_all, imports=group.settings().get("imports") or [])
+            options = argparse.Namespace(**of_all, imports=module_names(group.settings().get("imports")))
             seeds = []
             for run in group.finished().values():
                 trained, weights = self.load(run, checkpoint, group.overrides.get("data.root"))

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from eval.evaluations import EVALUATIONS
 from eval.papers.blocks import heading
-from eval.papers.plan import Group
+from eval.papers.group import Group
 from eval.papers.table_head import lines_of
 from eval.papers.table_spec import TableFile
 from eval.run import add_options, run
 from performer_string.utils.files import write_aside
 from train.runs.folder import CHECKPOINTS, LAST
+from train.utils.imports import module_names
 
 
 def arguments_of(
@@ -37,6 +38,9 @@ def arguments_of(
             str(group.overrides["data.root"]) for group in groups if "data.root" in group.overrides and group.finished()
         }
         arguments += ["--root", roots.pop()] if len(roots) == 1 else []
+    own = [group.settings().get("imports") for group in groups if group.folders]
+    imports = dict.fromkeys(name for each in (table.imports, *own) for name in module_names(each))
+    arguments += ["--imports", *imports] if imports else []
     shown = {"--width": options.width, "--title": options.title, "--intervals": options.intervals}
     arguments += [f"{name}={value}" for name, value in shown.items() if value is not None]
     return [*arguments, "--format", *options.format]

@@ -12,7 +12,7 @@ from train.runs.folder import CHECKPOINTS, LAST
 from train.start import start_from
 
 if TYPE_CHECKING:
-    from eval.papers.plan import Group
+    from eval.papers.group import Group
     from eval.papers.results import Results
 
 IMAGES = 16

@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from eval.evaluations import EVALUATIONS
+from eval.papers.figure import DEFAULT, KINDS, OVER
+from eval.papers.measures import MEASURES, OF_CONFIG
+from eval.papers.results import CHANGES, Results
 from eval.papers.table_spec import TableFile
 from performer_string.utils.registry import lookup, nearest
 from performer_string.utils.validation import check_type
@@ -43,8 +47,6 @@ def check_parts(table: TableFile) -> None:
     if table.rows and sets:
         raise ValueError(f"{table.path} lacks recipe, the path of a YAML file, for the images of {', '.join(sets)}.")
     if table.evaluation:
-        from eval.evaluations import EVALUATIONS
-
         lookup(f"evaluation of {table.path}", table.evaluation, EVALUATIONS)
         return
     for name, content in NEEDED.items():
@@ -54,8 +56,6 @@ def check_parts(table: TableFile) -> None:
 
 def check_columns(table: TableFile) -> None:
     """Raise a ValueError for a column without a measure, with an unknown measure, or with an unknown option."""
-    from eval.papers.measures import MEASURES
-
     for column, spec in table.columns.items():
         if not isinstance(spec, Mapping) or "measure" not in spec:
             raise ValueError(f"{table.path}: the column {column!r} needs a measure: one of {', '.join(MEASURES)}.")
@@ -69,8 +69,6 @@ def check_columns(table: TableFile) -> None:
 
 def check_measures(table: TableFile, head: str) -> None:
     """Raise a ValueError where columns need one class per image, and a model has a dense head."""
-    from eval.papers.measures import OF_CONFIG
-
     columns = {} if table.evaluation else table.columns
     trained = [column for column, spec in columns.items() if spec["measure"] not in OF_CONFIG]
     if head == "dense" and trained:
@@ -82,8 +80,6 @@ def check_measures(table: TableFile, head: str) -> None:
 
 def options_of(measure: Callable[..., Any]) -> list[str]:
     """Return the options of a measure, including those of image results where it passes options on."""
-    from eval.papers.results import Results
-
     parameters = inspect.signature(measure).parameters
     names = [name for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD]
     if len(names) < len(parameters):
@@ -101,8 +97,6 @@ def check_options(where: str, options: Iterable[Any], known: Iterable[str]) -> N
 
 def check_values(path: Path, spec: Mapping[str, Any]) -> None:
     """Raise a ValueError for an unknown checkpoint or change in a column."""
-    from eval.papers.results import CHANGES
-
     for name, known in (("checkpoint", dict.fromkeys(CHECKPOINTS)), ("change", CHANGES)):
         if spec.get(name):
             lookup(f"{name} of {path}", str(spec[name]), known)
@@ -110,8 +104,6 @@ def check_values(path: Path, spec: Mapping[str, Any]) -> None:
 
 def check_figure(table: TableFile) -> None:
     """Raise a ValueError for a figure with an unknown kind, column or option."""
-    from eval.papers.figure import DEFAULT, KINDS, OVER
-
     if not table.figure:
         return
     options = {name: value for name, value in table.figure.items() if name != "kind"}

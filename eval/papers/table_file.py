@@ -6,6 +6,7 @@ A table is a YAML file, `experiments/papers/NAME/table.yaml` or one of your own:
     source: who published it, where
     shows: what it compares, in one line
     recipe: train/configs/NAME.yaml             # or NAME
+    imports: [mine]                             # modules of one's own
     fields: {model.vit.pool: cls}               # of every training
     data:                                       # sets of images; every row is trained on each
       cifar10: {fields: {data.source: cifar10}}
@@ -43,7 +44,7 @@ from train.utils.yaml_file import read_yaml
 PAPERS = ROOT / "experiments" / "papers"
 FILE = "table.yaml"
 NAMED = ("data", "attention", "rows", "columns", "budgets")  # parts that are mappings from names
-INHERITED = ("source", "differs", "recipe", "fields", "data", "attention", "rows", "reference", "budgets")
+INHERITED = ("source", "differs", "recipe", "imports", "fields", "data", "attention", "rows", "reference", "budgets")
 
 
 def build(kind: type, content: Any, where: str) -> Any:

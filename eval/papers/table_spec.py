@@ -128,6 +128,7 @@ class TableFile(Part):
         name: name of the table.
         title, source, shows, differs: title, origin, topic and differences to the source, one line each.
         recipe: path of a recipe, or the name of one in `train/configs`.
+        imports: modules of the user that every training imports, after those of its recipe and fields.
         fields: recipe fields of every training.
         data, attention, rows, columns, budgets: parts of the table, by name.
         published: published values of the source.
@@ -149,6 +150,7 @@ class TableFile(Part):
     recipe: str = ""
     reference: str = ""
     evaluation: str = ""
+    imports: list[str] | str = field(default_factory=list)
     fields: dict[str, Any] = field(default_factory=dict)
     figure: dict[str, Any] = field(default_factory=dict)
     data: dict[str, DataSpec] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.papers.plan import AXES, Group
+from eval.papers.group import AXES, Group
 from train.sweeps.file import Sweep
 from train.sweeps.runner import SweepRunner
 from train.sweeps.settings import other_settings

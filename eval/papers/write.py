@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from eval.papers.blocks import blocks, heading, notes
-from eval.papers.plan import Group
+from eval.papers.group import Group
 from eval.papers.records import all_records, correct_tests
 from eval.papers.results import Results, by_key
 from eval.papers.table_head import lines_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,11 +10,15 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from performer_string.images.normalisation import BACKGROUND
+from performer_string.utils.log import warn_once
+
+log = logging.getLogger(__name__)
 
 BITS_PER_SAMPLE, SAMPLE_FORMAT, SIGNED = 258, 339, 2  # two tags of TIFF, and a value of the second
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a tag of TIFF, and a value of it
 # Endings of photographs and drawings that Pillow does not read.
 OTHER_ENDINGS = frozenset((".heic", ".heif", ".jxl", ".svg", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf"))
+DARK = 1 / 8  # share of white below which the largest value of an image is reported
 ROWS = 256  # rows of an image that are scaled at a time
 TURNS = {  # by the EXIF tag of the orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -92,6 +97,14 @@ def eight_bits(image: Image.Image, white: int, negative: bool) -> Image.Image:
     values = np.asarray(image)
     if values.min() < 0 or values.max() > white:
         raise ValueError(f"pixels from {values.min()} to {values.max()} have no range: save it with 8 or 16 bits")
+    if 0 < values.max() < white * DARK:
+        warn_once(
+            log,
+            "dark",
+            f"an image of {white.bit_length()} bits a pixel has no value above {values.max()}, where {white} is white, "
+            f"so that 8 bits keep {int(values.max()) * 255 // white + 1} of its levels. Where its numbers have fewer "
+            f"bits, scale them to the whole range before, or save them with 8 bits.",
+        )
     scaled = np.empty(values.shape, np.uint8)
     for start in range(0, len(values), ROWS):  # fractions of a whole image would take eight times its memory
         scaled[start : start + ROWS] = (values[start : start + ROWS] * (255 / white)).round()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from performer_string.models.host_attention import HostAttention, HostGrid
 from performer_string.models.vit import ViT
@@ -50,7 +51,8 @@ def check_host(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
             f'ViT(dataclasses.replace(model.config, attention="linear")), and load the weights with strict=False.'
         )
     if not isinstance(blocks, nn.Sequential | nn.ModuleList) or not len(blocks):
-        raise ValueError(f"performerize takes a ViT of timm with `blocks`, which {kind} does not have.")
+        inner = " Give it the model inside: performerize(model.model, ...)." if hasattr(model, "model") else ""
+        raise ValueError(f"performerize takes a ViT of timm with `blocks`, which {kind} does not have.{inner}")
     if layers is not None and not isinstance(layers, Sequence):
         raise ValueError(f"layers has to hold places of blocks, as [0, 1], not {layers!r}.")
     count = len(blocks)
@@ -72,6 +74,22 @@ def check_host(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
                 f"build the model with attn_drop_rate=0."
             )
     return list(dict.fromkeys(places))
+
+
+def check_images(model: nn.Module, images: object) -> None:
+    """Raise a ValueError unless images to measure errors on are None, or finite floats [B, channels, height, width]."""
+    if images is None:
+        return
+    if not isinstance(images, Tensor):
+        raise ValueError(f"images have to be a tensor, not a {type(images).__name__}.")
+    projection = getattr(getattr(model, "patch_embed", None), "proj", None)
+    channels = getattr(projection, "in_channels", "channels")
+    if images.ndim != 4 or not len(images) or channels not in ("channels", images.shape[1]):
+        raise ValueError(f"images have to be one or more, [B, {channels}, height, width], not {list(images.shape)}.")
+    if not images.is_floating_point():
+        raise ValueError(f"images have to be floats, normalised as in training, not {images.dtype}.")
+    if not torch.isfinite(images).all():
+        raise ValueError("images have to be finite: they hold NaN or infinity, and so would every error.")
 
 
 def host_grid(model: Any, mode: PositionMode) -> HostGrid:

@@ -28,7 +28,13 @@ def places_of(n: int | Sequence[int], depth: int) -> list[int]:
 
 
 def block_outputs(
-    vit: ViT, images: Tensor, wanted: Sequence[int], last: int, norm: bool
+    vit: ViT,
+    images: Tensor,
+    wanted: Sequence[int],
+    last: int,
+    norm: bool,
+    positions: Tensor | None = None,
+    patch_mask: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the tokens after a block, and those after some of the blocks before it.
 
@@ -38,11 +44,12 @@ def block_outputs(
         wanted: indices of the blocks whose outputs are returned.
         last: index of the last block that is computed.
         norm: whether to apply the model's last norm to the outputs of the wanted blocks.
+        positions, patch_mask: positions and mask of the patches, see `ViT.forward`.
 
     Returns:
         Tokens after the last block, [B, P + N, D], and a list of those after the wanted blocks, in ascending order.
     """
-    x, rotations, layout = vit.stem(images)
+    x, rotations, layout = vit.stem(images, positions, patch_mask)
     outputs: list[Tensor] = []
     for place, block in enumerate(list(vit.blocks)[: last + 1]):
         x = vit.apply_block(block, x, rotations[place], layout)
@@ -52,13 +59,25 @@ def block_outputs(
 
 
 def intermediate_layers(
-    vit: ViT, images: Tensor, n: int | Sequence[int], reshape: bool, return_class_token: bool, norm: bool
+    vit: ViT,
+    images: Tensor,
+    n: int | Sequence[int],
+    reshape: bool,
+    return_class_token: bool,
+    norm: bool,
+    positions: Tensor | None,
+    patch_mask: Tensor | None,
 ) -> tuple[Any, ...]:
-    """Return the outputs of blocks. For the arguments see `ViT.get_intermediate_layers`."""
+    """Return the outputs of blocks. For the arguments see `ViT.get_intermediate_layers`.
+
+    Raises:
+        ValueError: blocks or a class token that the model does not have.
+    """
     if return_class_token and vit.config.pool != "cls":
         raise ValueError(f"this model has no class token: it was built with pool={vit.config.pool!r}, not 'cls'.")
     wanted = places_of(n, len(vit.blocks))
-    _, outputs = block_outputs(vit, images, wanted, wanted[-1], norm)  # blocks after the last one are not needed
+    last = wanted[-1]  # blocks after it are not needed
+    _, outputs = block_outputs(vit, images, wanted, last, norm, positions, patch_mask)
     patches = [each[:, vit.num_prefix :] for each in outputs]
     if reshape:
         grid = vit.grid(*images.shape[2:])

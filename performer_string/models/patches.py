@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 def check_images(images: Tensor, channels: int, axes: int) -> None:
     """Raise an error unless images are floats [B, channels, *sizes] with this number of axes."""
     if isinstance(images, list | tuple):
-        raise TypeError("images have to be one tensor here: a list of images is for the model itself, model(images).")
+        raise TypeError(
+            "images have to be one tensor here, not a list: batch_images(model, images) pads them to one batch, and "
+            "packed_features(model, images) and model(images) take the list."
+        )
     if images.ndim != 2 + axes or images.shape[1] != channels:
         sizes = "height, width" if axes == 2 else f"and {axes} sizes"
         raise ValueError(f"images have to be [B, {channels}, {sizes}], not {list(images.shape)}.")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from performer_string.models.config_parts import check_attention_name
 from performer_string.models.host_attention import HostAttention
-from performer_string.models.host_checks import check_host, host_grid, import_timm
+from performer_string.models.host_checks import check_host, check_images, host_grid, import_timm
 from performer_string.models.host_parts import HostParts
 from performer_string.models.narrow_host import narrow_host
 from performer_string.position.grid import PositionMode, check_position_mode
@@ -114,10 +114,11 @@ def performerize(
 
     Raises:
         ImportError: timm is missing.
-        ValueError: a part that has no counterpart, by its name. The model is then as it was.
+        ValueError: a part that has no counterpart, by its name, or images of another kind. The model is then as it was.
     """
     check_attention_name(attention)
     places = check_host(model, layers)
+    check_images(model, images)
     parts = HostParts(
         attention=attention,
         feature_map=feature_map,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.models.config import ViTConfig
+from performer_string.models.host_attention import HostAttention
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.vit import ViT
 
@@ -37,11 +38,13 @@ def from_timm(model: nn.Module) -> ViT:
     Raises:
         TypeError: an argument that is no model, such as its name.
         ValueError: a model with parts that this library's ViT does not have, or with other outputs on a random image
-            than the ViT made of it. Such parts are norms of queries and keys or of the pooled tokens, gated MLPs, and
-            distillation tokens.
+            than the ViT made of it. Such parts are norms of queries and keys or of the pooled tokens, gated MLPs,
+            distillation tokens, and attention that `performerize` changed.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"from_timm takes a model, timm.create_model(NAME), not a {type(model).__name__}.")
+    if any(isinstance(module, HostAttention) for module in model.modules()):
+        raise ValueError("the attention of this model was changed by performerize: make the ViT before, by from_timm.")
     kind, weights = type(model).__name__, {name: x.detach().double() for name, x in model.state_dict().items()}
     try:
         config = config_of(cast(Any, model))

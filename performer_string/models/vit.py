@@ -195,6 +195,8 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         reshape: bool = False,
         return_class_token: bool = False,
         norm: bool = True,
+        positions: Tensor | None = None,
+        patch_mask: Tensor | None = None,
     ) -> tuple[Any, ...]:
         """Return the outputs of several blocks, as DINOv2's method of this name does. A `TimmViT` has timm's.
 
@@ -204,11 +206,9 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
             reshape: whether to return maps [B, D, h, w] in place of patches [B, N, D].
             return_class_token: whether to return pairs of patches and the class token [B, D].
             norm: whether to apply the last norm to each.
-
-        Raises:
-            ValueError: blocks or a class token that the model does not have.
+            positions, patch_mask: positions and mask of the patches, see `forward`.
         """
-        return intermediate_layers(self, images, n, reshape, return_class_token, norm)
+        return intermediate_layers(self, images, n, reshape, return_class_token, norm, positions, patch_mask)
 
     def forward_dense(
         self, images: Tensor | Sequence[Tensor], positions: Tensor | None = None, patch_mask: Tensor | None = None

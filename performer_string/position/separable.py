@@ -106,7 +106,7 @@ class SeparableEncoding(Encoding):
             The rotation. Angles theta = Omega r are in float64, their cosines and sines in float32 or better.
 
         Raises:
-            ValueError: positions that do not fit, or frequencies or a basis of another shape.
+            ValueError: positions that do not fit, frequencies or a basis of another shape, or a basis in 16 bits.
         """
         self.check(positions)
         with without_autocast(positions):
@@ -116,6 +116,11 @@ class SeparableEncoding(Encoding):
         self.check_shape("frequencies", omega, fits, f"{self.coord_dim}, at most {planes}")
         if basis is not None:
             self.check_shape("basis", basis, basis.ndim == 3 and basis.shape[1:] == (d, d), f"{d}, {d}")
+            if basis.dtype in (torch.bfloat16, torch.float16):
+                raise ValueError(
+                    f"{type(self).__name__}.basis() is in {basis.dtype}, in which it is not orthogonal: compute it "
+                    f"from full_precision(parameter) of performer_string.utils.dtype."
+                )
         dtype = torch.promote_types(torch.promote_types(positions.dtype, omega.dtype), torch.float32)
         exact = torch.promote_types(dtype, angle_dtype(positions))
         r = positions.to(exact)[..., None, :, :, None]  # [..., 1, N, C, 1]

@@ -211,7 +211,7 @@ class TimmViT(ViT):
         found: list[Any] = patches if firsts is None else list(zip(patches, firsts, strict=True))
         return found if intermediates_only else (self.norm(tokens), found)
 
-    def get_intermediate_layers(  # with timm's signature, where a ViT has DINOv2's
+    def get_intermediate_layers(  # type: ignore[override]  # timm has another signature than DINOv2
         self,
         x: Tensor,
         n: int | Sequence[int] = 1,

@@ -14,7 +14,7 @@ from performer_string.models.config import VARIANTS, ViTConfig
 from performer_string.models.field_names import FIELD_OF
 from performer_string.timm.model import TimmViT
 from performer_string.timm.names import own_weights, pool_of
-from performer_string.timm.trained import describe, read_file
+from performer_string.timm.trained import SHAPELESS, describe, other_fields, read_file
 from performer_string.utils.registry import nearest
 
 MODELS = {f"performer_string_{variant}_patch16_224": variant for variant in VARIANTS}
@@ -88,17 +88,32 @@ def register(name: str, variant: str) -> None:
 
     def create(pretrained: bool = False, pretrained_cfg_overlay: Any = None, **kwargs: Any) -> Any:
         overlay, content = pretrained_cfg_overlay or {}, dict[str, Any]()
+        built: list[TimmViT] = []
+
+        def builder(**arguments: Any) -> TimmViT:
+            built.append(build(variant, **arguments))
+            return built[0]
+
         if pretrained and overlay.get("file"):
             pretrained_cfg_overlay, content = read_file(overlay)
-        model = build_model_with_cfg(
-            lambda **arguments: build(variant, **arguments),
-            name,
-            pretrained,
-            pretrained_cfg_overlay=pretrained_cfg_overlay,
-            pretrained_filter_fn=checkpoint_filter_fn,
-            feature_cfg={"out_indices": 3, "feature_cls": "getter"},
-            **kwargs,
-        )
+        try:
+            model = build_model_with_cfg(
+                builder,
+                name,
+                pretrained,
+                pretrained_cfg_overlay=pretrained_cfg_overlay,
+                pretrained_filter_fn=checkpoint_filter_fn,
+                feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+                **kwargs,
+            )
+        except RuntimeError as error:  # torch names weights whose shapes differ, where fields are what one gives
+            wrong = other_fields(built[0].config, content, SHAPELESS) if built else ""
+            if not wrong:
+                raise
+            raise ValueError(
+                f"the weights of {overlay['file']} do not fit a model with {wrong}. Give timm.create_model the fields "
+                f"of {overlay['file']}."
+            ) from error
         if content:
             describe(model if isinstance(model, TimmViT) else model.model, content, overlay)
         return model

@@ -15,8 +15,10 @@ from performer_string.timm.model import TimmViT
 
 log = logging.getLogger(__name__)
 
+# Fields that change no shape of a weight, but for the head's.
+SHAPELESS = {"variant", "num_classes", "seed", "drop_path", "dropout"}
 # Fields that may differ from the file's: they change no output, or are checked by the shapes of weights.
-FREE = {"variant", "patch_size", "num_classes", "image_size", "position_grid", "seed", "drop_path", "dropout"}
+FREE = SHAPELESS | {"patch_size", "image_size", "position_grid"}
 
 
 def read_file(overlay: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -64,14 +66,20 @@ def describe(model: TimmViT, content: Mapping[str, Any], overlay: Mapping[str, A
         if before is None or before.num_classes != model.num_classes:
             given["classes"] = ()  # the head is new
         model.preprocessing = replace(preprocessing, **given)
-    if before is not None:
-        own, other = asdict(model.config), asdict(before)
-        wrong = [f"{name}={own[name]!r} and not {other[name]!r}" for name in own if own[name] != other[name]]
-        wrong = [each for each in wrong if each.partition("=")[0] not in FREE]
-        if wrong:
-            log.warning(
-                "the model has other fields than that of %s: %s. Give timm.create_model the fields of the file, or "
-                "train on.",
-                overlay["file"],
-                "; ".join(wrong),
-            )
+    if wrong := other_fields(model.config, content, FREE):
+        log.warning(
+            "the model has other fields than that of %s: %s. Give timm.create_model the fields of the file, or "
+            "train on.",
+            overlay["file"],
+            wrong,
+        )
+
+
+def other_fields(config: ViTConfig, content: Mapping[str, Any], free: set[str]) -> str:
+    """Return the fields in which a model differs from that of a file, but for `free` ones, each with both values."""
+    saved = content.get("hyper_parameters", {}).get("vit")
+    if saved is None:
+        return ""
+    own, other = asdict(config), asdict(ViTConfig.of_checkpoint(saved))
+    wrong = (name for name in own if name not in free and own[name] != other[name])
+    return "; ".join(f"{name}={own[name]!r} and not {other[name]!r}" for name in wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import shlex
 import sys
@@ -17,6 +18,7 @@ from performer_string.models.checkpoint import CheckpointError
 from tests.docs.conftest import TABLES
 from tests.helpers.pages import DOCS, commands
 from tests.helpers.training import last
+from tests.position import test_encodings
 from train import cli, sweep
 from train.checkpoint_file import read_checkpoint
 
@@ -82,6 +84,16 @@ def test_the_encoding_is_what_its_generators_say(own_module):
     whole = torch.einsum("nc,hcij->hnij", positions, encoding.generators()).contiguous()
     torch.testing.assert_close(encoding(positions).matrix(), torch.linalg.matrix_exp(whole))
     assert encoding.bfloat16().directions.dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", [test_encodings.TestEvery, test_encodings.TestSeparable])
+def test_the_encoding_keeps_the_laws_of_the_library(own_module, qk, kind):
+    """As the command of the guide tests it, `pytest -p mine`."""
+    importlib.import_module("mine")
+    laws = [law for name, law in vars(kind).items() if name.startswith("test_")]
+    assert len(laws) > 6
+    for law in laws:
+        law(kind(), "golden", **({"qk": qk} if "qk" in inspect.signature(law).parameters else {}))
 
 
 @pytest.mark.slow

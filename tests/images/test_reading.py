@@ -11,6 +11,7 @@ from torchvision.transforms import v2
 
 from performer_string.images.cover import Cover
 from performer_string.images.reading import open_image
+from performer_string.utils import log
 from train.data.module import ImageData
 
 DISC = ((np.indices((32, 32)) - 16) ** 2).sum(0) < 100
@@ -121,3 +122,13 @@ def test_extreme_proportions_take_little_memory(long, monkeypatch):
     )
     torch.testing.assert_close(Cover((12, 12))(image), whole, atol=1, rtol=0)
     assert areas == [4 * 4 * 8]
+
+
+@pytest.mark.parametrize(("largest", "warned"), [(4095, True), (9000, False), (65535, False)])
+def test_values_far_below_white_are_reported(tmp_path, caplog, monkeypatch, largest, warned):
+    monkeypatch.setattr(log, "_warned", set())
+    Image.fromarray((RAMP * (largest / 63)).round().astype(np.uint16)).save(tmp_path / "0.png")
+    levels = len(np.unique(np.asarray(open_image(str(tmp_path / "0.png")))))
+    assert (f"of 16 bits a pixel has no value above {largest}" in caplog.text) == warned
+    assert (f"keep {largest * 255 // 65535 + 1} of its levels" in caplog.text) == warned
+    assert levels > 30 or warned

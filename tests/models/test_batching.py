@@ -40,6 +40,10 @@ def test_each_image_is_what_it_is_alone(options, positions):
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-8)
     dense, own = model.patch_features(**batch), model.patch_features(images[1][None])
     torch.testing.assert_close(dense[1:2, :, :4, :1], own, rtol=1e-6, atol=1e-9)
+    (last,) = model.get_intermediate_layers(**batch, n=1, reshape=True)
+    assert torch.equal(last, dense)
+    gradients = [torch.autograd.grad(x.square().sum(), model.embed.weight)[0] for x in (last[1, :, :4, :1], own)]
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("encoding", ["circulant-string", "absolute"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import timm
+import torch
 
 from performer_string import from_timm, narrow, performerize
 from tests.helpers.small_vit import vit
@@ -23,9 +24,33 @@ def test_places_and_models_that_cannot_be_changed():
     count = len(model.blocks)
     with pytest.raises(ValueError, match=f"has {count} blocks, counted from 0: there is no block {count}"):
         performerize(model, layers=range(1, count + 1))
+    features = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=3, features_only=True)
+    with pytest.raises(ValueError, match=r"performerize\(model\.model, \.\.\.\)"):
+        performerize(features)
+    performerize(features.model)
     performerize(model)
     with pytest.raises(ValueError, match="was changed by performerize before"):
         performerize(model)
+    with pytest.raises(ValueError, match="was changed by performerize: make the ViT before"):
+        from_timm(model)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.full((1, 3, 32, 32), torch.nan), "images have to be finite"),
+        (torch.zeros(1, 3, 32, 32, dtype=torch.uint8), "floats, normalised as in training, not torch.uint8"),
+        (torch.zeros(1, 1, 32, 32), r"\[B, 3, height, width\], not \[1, 1, 32, 32\]"),
+        (torch.zeros(3, 32, 32), r"\[B, 3, height, width\], not \[3, 32, 32\]"),
+        (torch.zeros(0, 3, 32, 32), r"one or more, \[B, 3, height, width\], not \[0, 3, 32, 32\]"),
+        ([torch.zeros(3, 32, 32)], "images have to be a tensor, not a list"),
+    ],
+)
+def test_images_that_no_error_can_be_measured_on(images, message):
+    model = timm.create_model("vit_tiny_patch16_224", embed_dim=24, depth=1, num_heads=2, img_size=32)
+    with pytest.raises(ValueError, match=message):
+        performerize(model, images=images)
+    performerize(model, images=torch.zeros(1, 3, 32, 32))
 
 
 def test_other_arguments_than_a_model_of_timm_name_the_way():

@@ -87,8 +87,8 @@ def test_what_cannot_be_packed():
         model([small, wide.float()])
     with pytest.raises(ValueError, match="not divisible into patches of 4 x 8"):
         model([small, torch.randn(2, 9, 16).double()])
-    for method in (model.forward_features, model.patch_features):
-        with pytest.raises(TypeError, match="a list of images is for the model itself"):
+    for method in (model.forward_features, model.patch_features, model.get_intermediate_layers):
+        with pytest.raises(TypeError, match=r"not a list: batch_images\(model, images\) pads .* packed_features"):
             method([torch.randn(2, 8, 8)])
     with pytest.raises(ValueError, match=r"images have to be \[B, 2, height, width\]"):
         model([torch.randn(3, 8, 16).double()])

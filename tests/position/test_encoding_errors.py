@@ -182,12 +182,13 @@ class Shaped(SeparableEncoding):
 
     frequencies_shape = (1, 2, 6)
     basis_shape: tuple[int, ...] | None = None
+    dtype = torch.float32
 
     def frequencies(self):
         return torch.ones(self.frequencies_shape)
 
     def basis(self):
-        return None if self.basis_shape is None else torch.eye(12).expand(self.basis_shape)
+        return None if self.basis_shape is None else torch.eye(12, dtype=self.dtype).expand(self.basis_shape)
 
 
 def test_frequencies_of_other_shapes():
@@ -208,6 +209,15 @@ def test_bases_of_other_shapes():
     for encoding.basis_shape in ((12, 12), (2, 12, 12), (3, 12, 12)):
         with pytest.raises(ValueError, match=r"basis\(\) has to be \[1 or 6, 12, 12\] for 3 layers of 2 heads"):
             encoding(torch.rand(5, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_bases_in_16_bits(dtype):
+    """A rotation of a rounded basis was off by a percent in silence."""
+    encoding = Shaped(Sizes(12, 2, 2))
+    encoding.basis_shape, encoding.dtype = (1, 12, 12), dtype
+    with pytest.raises(ValueError, match=r"Shaped.basis\(\) is in torch.b?float16, in which it is not orthogonal"):
+        encoding(torch.rand(5, 2))
 
 
 def test_a_family_without_frequencies_names_the_guide():

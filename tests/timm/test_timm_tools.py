@@ -142,6 +142,13 @@ def test_a_run_brings_its_head_and_its_normalisation(run, caplog):
     assert "positions='interpolate' and not 'extrapolate'" in caplog.text
 
 
+def test_fields_that_change_shapes_are_named_with_both_values(run):
+    for more in ({}, {"features_only": True}):
+        with pytest.raises(ValueError, match=r"do not fit a model with .*depth=5 and not \d") as error:
+            create(pretrained=True, pretrained_cfg_overlay={"file": str(run)}, depth=5, **more)
+        assert str(error.value).endswith(f"Give timm.create_model the fields of {run}.")
+
+
 def test_a_run_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match=r"there is no checkpoint .*last\.ckpt"):
         create(pretrained=True, pretrained_cfg_overlay={"file": str(tmp_path / "last.ckpt")})

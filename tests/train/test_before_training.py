@@ -50,6 +50,11 @@ def test_broken_images_with_path_and_reason(photographs):
     assert broken_images(ImageData(size=[60, 60])) == []
 
 
+def test_a_model_of_one_channel_for_images_in_colour(recipe, capsys):
+    output = fails([*recipe, "--model.vit.in_channels", "1"], capsys)
+    assert "set --model.vit.in_channels 3, or make the images grey by --data.grey true" in output
+
+
 @pytest.mark.parametrize("more", ["train", "test"])
 def test_classes_of_one_set_only(photographs, recipe, more, capsys, tmp_path):
     (photographs / more / "horse").mkdir()

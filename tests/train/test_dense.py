@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 from eval.cli import main as evaluate
 from performer_string import ViT
 from performer_string.models.published import CARD
+from tests.helpers.masks import write_masks
 from tests.helpers.runs import assert_same_weights, fails, fit, killed, metrics
 from tests.helpers.training import TINY, last
 from train import cli
 from train.checkpoint import load_trained
 from train.checkpoint_file import read_checkpoint
+from train.data.masked_images import IGNORED
 from train.data.sizes import Size
-from train.pixels import confusions, iou_of
+from train.dense import mean_iou
+from train.loss import LossConfig, cross_entropy
+from train.pixels import confusion, confusions, iou_of
 from train.publish import main as publish
 
 VIT = {**TINY["model"]["vit"], "patch_size": 8, "image_size": 64, "num_classes": 3, "head": "dense"}
@@ -132,3 +138,67 @@ def test_evaluations_of_classes_refuse_a_dense_model(run, arguments, tmp_path, c
 def test_bad_arguments(recipe, arguments, message, capsys, tmp_path):
     output = fails(["fit", "--config", str(recipe), "--run_dir", str(tmp_path / "run"), *arguments], capsys)
     assert message in output
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0, 0.0]])
+def test_pixels_without_a_class_have_no_part_in_loss_and_metrics(weights):
+    """Loss, its gradient, mIoU and confusion of a mask are those of its other pixels alone."""
+    logits, labels = torch.randn(2, 3, 6, 5, dtype=torch.float64), torch.randint(3, (2, 6, 5))
+    outside = torch.rand(2, 6, 5) < 0.4
+    masked, weight = labels.masked_fill(outside, IGNORED), None if weights is None else torch.tensor(weights).double()
+    alone = logits.movedim(1, -1)[~outside].requires_grad_()  # [n, 3]
+    logits.requires_grad_()
+    smoothing, config = 0.1, LossConfig(class_weights=weights)
+    losses = [cross_entropy(x, y, weight, smoothing, config) for x, y in ((logits, masked), (alone, labels[~outside]))]
+    torch.testing.assert_close(*losses)
+    gradients = [torch.autograd.grad(loss, x)[0] for loss, x in zip(losses, (logits, alone), strict=True)]
+    torch.testing.assert_close(gradients[0].movedim(1, -1)[~outside], gradients[1])
+    assert not gradients[0].movedim(1, -1)[outside].any()
+    answers, metric = logits.argmax(1), mean_iou(3)
+    metric(answers, masked)
+    assert float(metric.compute()) == pytest.approx(brute_iou(answers[~outside], labels[~outside]))
+    assert int(confusion(answers, masked, 3).sum()) == int((~outside).sum())
+
+
+def test_a_batch_without_a_class_has_no_loss():
+    logits = torch.randn(1, 3, 4, 4, requires_grad=True)
+    loss = cross_entropy(logits, torch.full((1, 4, 4), IGNORED), None, 0.1, LossConfig())
+    loss.backward()
+    assert loss == 0
+    assert not logits.grad.any()
+
+
+@pytest.mark.slow
+def test_a_training_on_masks_is_tested_measured_and_segments_images(recipe, tmp_path, capsys):
+    root = write_masks(tmp_path / "data", {"train": [(72, 96)] * 8, "val": [(64, 80)] * 2, "test": [(60, 90)] * 3})
+    mask = root / "test" / "masks" / "0.png"
+    Image.fromarray(np.full((60, 90), 255, np.uint8)).save(mask)
+    options = ["--data.source", "masks", "--data.root", str(root), "--data.grey", "true", "--data.train_size", "0"]
+    options += ["--data.batch_size", "4", "--data.augment", "[crop, flip]", "--data.resolutions", "[]"]
+    options += ["--data.watch_test", "true"]
+    fit(recipe, tmp_path / "run", *options)
+    found = metrics(tmp_path / "run")
+    assert 0 <= found["val/miou"] <= 1
+    assert 0 < found["val/loss_64"] < 5
+    evaluate(["dense", "--checkpoint", str(tmp_path / "run"), "--resolutions", "64", "96", "--out", str(tmp_path)])
+    evaluate(["segment", str(tmp_path / "run"), str(root / "test" / "images"), "--out", str(tmp_path)])
+    assert "share" not in capsys.readouterr().err
+    trained = load_trained(last(tmp_path / "run"))
+    counts = confusions(trained, Size.of([64, 96]), "test", 0, torch.device("cpu"))
+    assert sorted(int(count.sum()) for count in counts) == [0, 60 * 90, 60 * 90]
+    for number in range(3):
+        written = np.asarray(Image.open(tmp_path / "segment" / f"{number}.png"))
+        assert written.shape == (60, 90)
+        assert written.max() < 3
+
+
+def test_a_dense_model_is_not_trained_on_classes_of_images(recipe, tmp_path, capsys):
+    for name in ("train", "test"):
+        for label in ("a", "b", "c"):
+            (tmp_path / "data" / name / label).mkdir(parents=True)
+            for number in range(8):
+                Image.fromarray(np.zeros((64, 64), np.uint8)).save(tmp_path / "data" / name / label / f"{number}.png")
+    options = ["--data.source", "folder", "--data.root", str(tmp_path / "data"), "--data.train_size", "0"]
+    options += ["--data.grey", "true", "--data.resolutions", "[]", "--run_dir", str(tmp_path / "run")]
+    message = fails(["fit", "--config", str(recipe), *options], capsys)
+    assert "read by --data.source masks" in message

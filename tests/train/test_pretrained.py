@@ -69,6 +69,28 @@ def test_weights_of_a_file(tmp_path):
     torch.testing.assert_close(ours(images), model(images), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("classes", [0, 3])
+def test_weights_with_another_head(tmp_path, capsys, classes):
+    model = timm.create_model("test_vit", num_classes=classes)
+    torch.save({"state_dict": model.state_dict()}, tmp_path / "own.pth")
+    main(["test_vit", "--weights", str(tmp_path / "own.pth"), "--out", str(tmp_path)])
+    assert ViT.from_checkpoint(tmp_path / "test_vit.ckpt").config.num_classes == classes
+    printed = capsys.readouterr().out
+    assert ("--data.source folder --model.vit.num_classes 3" in printed) == (classes == 3)
+    source = torch.load(tmp_path / "test_vit.ckpt", weights_only=True)["ImageData"]["config"]["source"]
+    assert source == ("folder" if classes else "imagenet")
+
+
+def test_a_download_that_fails(tmp_path, capsys, monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError("no network")
+
+    monkeypatch.setattr("timm.create_model", fail)
+    with pytest.raises(SystemExit):
+        main(["test_vit", "--out", str(tmp_path)])
+    assert "no network. Without a network, give a file of weights: --weights FILE." in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_its_checkpoint_is_evaluated(tmp_path):
     """On ImageNet's validation images, without those to train on."""

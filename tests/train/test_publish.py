@@ -82,6 +82,7 @@ def test_nothing_of_this_machine_is_in_the_folder(run, tmp_path):
         ("python -m train fit --config arrow --data.root data --data.workers 0", "--data.root DIR"),
         ("python /home/me/mine.py fit --config ~/r.yaml", "python mine.py fit --config r.yaml"),
         ("python -m train fit --init_from=/r/parent/checkpoints/last.ckpt", "--init_from=parent"),
+        ("python -m train fit --config /r/parent/config.yaml", "--config parent/config.yaml"),
         (r"python -m train fit --config 'C:\a\train\configs\mnist.yaml'", "--config train/configs/mnist.yaml"),
         ("python -m train fit --model.vit.encoding_options '{}'", "--model.vit.encoding_options '{}'"),
         ("python -m train fit --trainer.enable_progress_bar false --ema 0.9", "train fit --ema 0.9"),

@@ -29,6 +29,8 @@ from train.optim import OptimConfig
         (["--data.root", "RUN"], "is the folder of the images, --data.root"),
         (["--seed", "3"], "Did you mean 'seed_everything'?"),
         (["--model.vit.encoding", "rop"], "unknown encoding 'rop'. Did you mean 'rope'?"),
+        (["--model.vit.encoding", "my"], "A name of your module needs it to be imported first: --imports MODULE.\n"),
+        (["--data.source", "my"], "A name of your module needs it to be imported first: --imports MODULE.\n"),
         (["--model.vit.image_size", "61"], "61 x 61 pixels is not divisible into patches of 12 x 12"),
         (["--data.resolutions", "[90]"], "90 x 90 pixels is not divisible"),
         (["--model.vit.num_classes", "7"], "num_classes=4, the model 7: set --model.vit.num_classes 4"),

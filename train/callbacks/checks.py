@@ -32,12 +32,18 @@ class CheckData(Callback):
     def check(self, data: ImageData, module: L.LightningModule) -> None:
         """Raise a ValueError where the model does not fit the data after `setup`."""
         config = module.vit.config  # type: ignore[union-attr]
+        if config.head != data.head and config.head == "dense" and data.task is None:  # type: ignore[union-attr]
+            raise ValueError(
+                f"a model with head dense needs the class of each pixel, and {data.source} has one class for each "
+                f"image: folders of images and masks are read by --data.source masks."
+            )
         for name in ("head", "num_classes", "in_channels"):
             of_model, of_data = getattr(config, name), getattr(data, name)
             if of_model != of_data:
+                grey = name == "in_channels" and of_model == 1 and data.task is None
                 raise ValueError(
                     f"the data ({data.source}) has {name}={of_data}, the model {of_model}: set --model.vit.{name} "
-                    f"{of_data}."
+                    f"{of_data}{', or make the images grey by --data.grey true' if grey else ''}."
                 )
         fixed = data.task is not None and data.task.fixed_scale
         if fixed and module.optim.image_scale > 1:  # type: ignore[union-attr,operator]

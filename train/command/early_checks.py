@@ -97,15 +97,17 @@ def check_names(arguments: Sequence[str]) -> None:
 
 
 def recipe_hint(message: str, arguments: Sequence[str]) -> str:
-    """Return a hint for the error of an unknown option of a part of the model, where the recipe sets that option.
+    """Return a hint for the error of a variant without effect, or an unknown option of a part, that the recipe sets.
 
     Args:
         message: message of the error.
         arguments: arguments of the command line.
     """
-    found = re.match(rf"({'|'.join(PARTS)}) '[^']*' has no option '", message)
+    found = re.match(rf"({'|'.join(PARTS)}) '[^']*' has no option '|the variant '\w+' has no effect", message)
     if found is None:
         return ""
-    field = f"model.vit.{PARTS[found[1]]}"
+    field = f"model.vit.{PARTS[found[1]] if found[1] else 'variant'}"
     typed = any(current_option(name).startswith(field) for name, _ in options_of(arguments))
+    if not found[1]:
+        return "" if typed else f" The recipe sets it: --{field} null leaves it out."
     return "" if typed else f" The recipe sets it for another {found[1]}: --{field} '{{}}' leaves it out."

@@ -42,6 +42,8 @@ def check_augmentations(data: ImageData) -> None:
     """Raise a ValueError for augmentations that do not apply to the images, or have invalid options."""
     if data.task is not None:
         check_symmetries(data, data.task)
+    if data.task is None:
+        check_masks(data)
     if "rotate-90" in data.augment and data.size[-2] != data.size[-1]:
         raise ValueError(f"rotate-90 turns square images, not {data.size[-2]} x {data.size[-1]}: leave it out.")
     if {"pad-crop", "resized-crop"} <= set(data.augment):
@@ -55,6 +57,23 @@ def check_augmentations(data: ImageData) -> None:
         raise ValueError(f"crop_scale is a share of the image in (0, 1], not {data.crop_scale}.")
     if len(data.rand_augment) != 2 or data.rand_augment[0] < 1 or not 0 <= data.rand_augment[1] <= 30:
         raise ValueError(f"rand_augment has to be [operations, strength up to 30], not {data.rand_augment}.")
+
+
+def check_masks(data: ImageData) -> None:
+    """Raise a ValueError for augmentations that do not apply to masks, or that only they have."""
+    dense = SOURCES[data.source].head == "dense"
+    kept = "crop", "resized-crop", "flip", "rotate-90"
+    if dense and (others := [name for name in data.augment if name not in kept]):
+        raise ValueError(f"augment of images with masks takes {', '.join(kept)}: leave out {', '.join(others)}.")
+    if {"crop", "resized-crop"} <= set(data.augment):
+        raise ValueError("crop keeps the scale of images, and resized-crop changes it: augment takes one of them.")
+    if not dense and "crop" in data.augment:
+        raise ValueError(
+            f"crop is of images with masks (data.source masks), where any part is an example. Those of {data.source} "
+            f"have one class each: take pad-crop or resized-crop."
+        )
+    if dense and data.in_memory and data.augment:
+        raise ValueError(f"in_memory keeps masks as they are: leave it out, or leave out augment {data.augment}.")
 
 
 def check_symmetries(data: ImageData, task: GeneratedTask) -> None:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torchvision import datasets
 
+from train.data.mask_folders import MaskFolder
+
 
 def class_names(dataset: Any) -> list[str]:
     """Return the class names in the order of their labels; folders of images are ordered by name."""
@@ -44,7 +46,7 @@ def fingerprint(dataset: Any) -> dict[str, Any]:
         folder's files in order, which determine the held-out images; None for other datasets).
     """
     names = None
-    if isinstance(dataset, datasets.DatasetFolder):
+    if isinstance(dataset, datasets.DatasetFolder | MaskFolder):
         paths = (os.path.relpath(path, dataset.root) for path, _ in dataset.samples)
         names = hashlib.sha256("\n".join(paths).encode("utf-8", "surrogateescape")).hexdigest()
     return {"classes": class_names(dataset), "files": len(dataset), "names": names}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from performer_string.images.cover import Cover
@@ -33,10 +34,12 @@ class QuarterTurn(v2.Transform):
         return {"turns": int(torch.randint(4, ()))}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        return torch.rot90(inpt, params["turns"], (-2, -1))
+        turned = torch.rot90(inpt, params["turns"], (-2, -1))
+        return tv_tensors.wrap(turned, like=inpt) if isinstance(inpt, tv_tensors.TVTensor) else turned
 
 
 AUGMENTATIONS: dict[str, Callable[[ImageData], v2.Transform]] = {
+    "crop": lambda data: v2.RandomCrop(data.size[-2:]),
     "pad-crop": lambda data: v2.RandomCrop(data.size[-2:], padding=padding_of(data.size)),
     "resized-crop": lambda data: v2.RandomResizedCrop(data.size[-2:], scale=(data.crop_scale, 1.0), antialias=True),
     "flip": lambda data: v2.RandomHorizontalFlip(),
@@ -145,11 +148,15 @@ class Transformed(Dataset[tuple[Tensor, int]]):
                 f"or a uint8 tensor [C, H, W] of {self.channels} channels, of videos [C, T, H, W]. It is scaled to "
                 f"[0, 1] and normalised later."
             )
-        if not 0 <= label < self.classes:
-            raise ValueError(f"image {number} of the data is of class {label}: {self.classes} are numbered from 0.")
+        self.check_label(number, label)
         return image, label
 
-    def _read(self, number: int) -> tuple[Tensor, int]:
+    def check_label(self, number: int, label: Any) -> None:
+        """Raise a ValueError for a class that does not exist."""
+        if not 0 <= label < self.classes:
+            raise ValueError(f"image {number} of the data is of class {label}: {self.classes} are numbered from 0.")
+
+    def _read(self, number: int) -> tuple[Tensor, Any]:
         item = self.dataset[number]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise ValueError(f"item {number} of the data has to be a pair (image, class), not a {type(item).__name__}.")

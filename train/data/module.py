@@ -20,6 +20,7 @@ from train.data.generated import GeneratedDataset, GeneratedTask, size_of
 from train.data.held_out import drawn_by
 from train.data.images import AUGMENTATIONS, Transformed, image_transform
 from train.data.loaders import Examples, Loaders
+from train.data.masked_images import MaskedImages, mask_transform
 from train.data.moving_arrow import MovingArrowTask
 from train.data.normalisation import IMAGES, PixelNormalisation
 from train.data.pathfinder import PathfinderTask
@@ -35,7 +36,7 @@ class ImageData(Loaders):
 
     Attributes:
         source: generated task, `arrow`, `moving_arrow` (videos), `pathfinder` or `cells`; or stored images, `mnist`,
-            `cifar10`, `cifar100`, `imagenette`, `imagenet`, `folder`, `hub` or `webdataset`; or `videos`.
+            `cifar10`, `cifar100`, `imagenette`, `imagenet`, `folder`, `hub`, `webdataset` or `masks`; or `videos`.
         root: folder of the files.
         download: download missing files with torchvision.
         batch_size: number of images per step and process.
@@ -46,13 +47,13 @@ class ImageData(Loaders):
         val_fraction: share of the training set held out for validation; 0 trains on all of it without validation.
         val_by_class: hold out that share of each class; by default in a `folder`, `hub`, `webdataset` and `videos`.
         val_split: validate on the source's own validation set where it has one besides its test set (a folder with
-            `train`, `val` and `test`), and train on all training images; otherwise hold out a share of these.
+            `train`, `val` and `test`), not on held-out training images.
         test_fraction: share of each class in the test set, the same in all runs, for a `folder` that is not split into
             train and test (root/CLASS/IMAGE); 0 for one that is.
         resolutions: further sizes for each validation, like 168 or 96x128 (height x width).
         watch_test: log test/accuracy at each validation, in metrics.csv; it is never used to choose a checkpoint.
-        augment: augmentations, any of pad-crop, resized-crop, flip, rotate-90, rand-augment, erase; in this order, and
-            equal for all frames of a clip. Of generated tasks only Pathfinder has some: flip, rotate-90, in memory.
+        augment: augmentations in their order, any of pad-crop, resized-crop, flip, rotate-90, rand-augment, erase; for
+            `masks` crop, resized-crop, flip, rotate-90; for Pathfinder flip and rotate-90, `in_memory` only.
         crop_scale: least area of a resized-crop, as a share of the image; the largest is the image.
         rand_augment: number and strength, 0 to 30, of the operations of rand-augment (arXiv:1909.13719).
         frame_stride: stride between frames of a video file; 0 for frames spread over its whole length.
@@ -68,8 +69,7 @@ class ImageData(Loaders):
         moving_arrow: options of the moving-arrow task, whose images are videos.
         pathfinder: options of Pathfinder.
         cells: options of the cells task, whose classes are those of pixels.
-        size: training size [height, width] in pixels, or [frames, height, width]; the recipe takes it from the model.
-            Images are resized to cover the wanted size, and cropped at their centre.
+        size: training size [height, width] or [frames, height, width] in pixels, by default the model's.
         seed: seed of the order, the augmentations and a generated task's stream; held-out sets do not depend on it.
     """
 
@@ -114,7 +114,7 @@ class ImageData(Loaders):
         self.task: GeneratedTask | None = getattr(self, self.source) if self.source in TASKS else None
         check_options(self)
         self.in_channels, self.num_classes, mean, std = numbers_of(self.source, self.task, self.grey)
-        self.head = "class" if self.task is None else self.task.head
+        self.head = (self.task or SOURCES[self.source]).head
         check_measured(self)
         self.pixels = PixelNormalisation(
             self.mean or mean, self.std or std, self.in_channels, len(self.size), self.measure_mean
@@ -188,8 +188,8 @@ class ImageData(Loaders):
 
     def _images(self, dataset: Any, indices: Tensor, size: Sequence[int], **how: Any) -> Transformed:
         """Return images of a dataset, or frames of its videos, at a size; `how` is `training` or `views`."""
-        transform = image_transform(self, size, **how)
-        return Transformed(dataset, indices, transform, self.in_channels, self.num_classes or 0)
+        kind, transform = (MaskedImages, mask_transform) if self.head == "dense" else (Transformed, image_transform)
+        return kind(dataset, indices, transform(self, size, **how), self.in_channels, self.num_classes or 0)
 
     def held_out(self, split: str, size: Sequence[int], images: int = 0, views: Views = ONE) -> Examples:
         """Return the images of a split at a size, not augmented; a larger size shows more cells for a generated task.

@@ -18,6 +18,7 @@ from train.data.class_folders import UnsplitFolderError, image_folder, validatio
 from train.data.classes import labels_of
 from train.data.generated import GeneratedTask
 from train.data.hub import hub_images, hub_validation, webdataset_images, webdataset_validation
+from train.data.mask_folders import LAYOUT, mask_folder, validation_masks
 from train.data.videos import VideoFolders, video_folder
 
 # Custom sources may import this from here.
@@ -37,6 +38,7 @@ class Source:
         channels, mean, std: number of channels of the images, and mean and standard deviation of each.
         axes: number of axes, 2 for images and 3 for videos.
         validation: function that opens the validation set at a root, None where there is none besides the test set.
+        head: head of the models, `class`, or `dense` for images with masks (`MaskedImages`).
     """
 
     build: Build
@@ -47,6 +49,7 @@ class Source:
     std: tuple[float, ...]
     axes: int = 2
     validation: Callable[[Path], Any] | None = None
+    head: str = "class"
 
     def in_grey(self) -> Source:
         """Return the source with grey images of one channel."""
@@ -107,6 +110,7 @@ SOURCES: dict[str, Source] = {
         *NORMALISATION["folder"],
         validation=validation_folder,
     ),
+    "masks": Source(mask_folder, LAYOUT, None, 3, *NORMALISATION["masks"], validation=validation_masks, head="dense"),
     "videos": Source(
         video_folder,
         "videos as {root}/train/CLASS/VIDEO and {root}/test/CLASS/VIDEO",
@@ -135,7 +139,7 @@ SOURCES: dict[str, Source] = {
 }
 
 
-LOCAL = (image_folder, video_folder, webdataset_images)  # sources without a download
+LOCAL = (image_folder, mask_folder, video_folder, webdataset_images)  # sources without a download
 
 
 def open_source(name: str, root: Path, train: bool, download: bool = False) -> VisionDataset:

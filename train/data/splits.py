@@ -205,10 +205,10 @@ class ImageSplits:
             raise ValueError(f"{self.root} has one class only, {names[0]}: nothing to tell apart.")
         self.check_classes(f"the {name} images", names)
         if names and len(names) != (self.num_classes or len(names)):
-            raise ValueError(
-                f"{self.source} has {self.num_classes} classes, and {self.root} {len(names)}: a part of it, or other "
-                f"images, are a folder, --data.source folder."
-            )
+            remedy = "a part of it, or other images, are a folder, --data.source folder"
+            if self._trained is not None:
+                remedy = "the model's labels mean other classes. Fine-tune it by fit, --init_from, --data.source folder"
+            raise ValueError(f"{self.source} has {self.num_classes} classes, and {self.root} {len(names)}: {remedy}.")
         self.num_classes = self.num_classes or len(names)
         return dataset
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 
@@ -16,9 +17,11 @@ from train.intervals import accuracy_percent
 from train.runs.environment import ROOT
 from train.runs.folder import BEST, CHECKPOINTS, CONFIG, COUNTED, HISTORY, METRICS
 from train.runs.history import read_history
+from train.utils.imports import module_names
 from train.utils.yaml_file import read_yaml
 
 LOCAL = {"run_dir", "data.workers", "trainer.enable_progress_bar"}  # options that change no result
+WEIGHTS = {"--init_from", "--model.distillation.teacher"}  # options that name another run or model
 PLACE = "data.root"  # folder of the images, which depends on the machine
 OF_PLACES = ("root", "workers", "download")  # fields of `ImageData` that depend on the machine
 OF_IMAGES = ("classes", "files", "names", "val_split", "val_files")  # keys of the images in the state of `ImageData`
@@ -42,6 +45,8 @@ def without_place(value: str) -> str:
         return value
     if parts[-3:-1] == ("train", "configs") and (Path(__file__).parents[1] / "configs" / parts[-1]).is_file():
         return "/".join(parts[-3:])
+    if parts[-1] == CONFIG:
+        return "/".join(parts[-2:])
     return parts[-3] if len(parts) > 3 and parts[-2] == CHECKPOINTS else parts[-1]
 
 
@@ -66,6 +71,13 @@ def portable(command: str) -> str:
     return shlex.join(words)
 
 
+def needed(command: str) -> list[str]:
+    """Return the recipes and weights of other runs that the command of a training names."""
+    words = [part for word in shlex.split(command) for part in word.split("=", word.startswith("--"))]
+    named = (v for name, v in pairwise(words) if name in WEIGHTS or (name, Path(v).name) == ("--config", CONFIG))
+    return list(dict.fromkeys(named))
+
+
 def devices_in_turn(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the distinct devices in the history of a run, with versions; a resumed run may have several."""
     return list(dict.fromkeys(f"{line['device']} ({line['versions']})" for line in lines))
@@ -78,20 +90,22 @@ def trained_by(run: Path) -> tuple[str, list[str]]:
         return "", []
     first = lines[0]
     environment = [f"code: {first['code']}", f"device: {first['device']}", f"versions: {first['versions']}"]
+    if names := needed(command := portable(first["command"])):
+        there = "is" if len(names) == 1 else "are"
+        environment.insert(0, f"the command needs {' and '.join(names)}, which {there} not in this folder")
     environment += [f"then on: {device}" for device in devices_in_turn(lines)[1:]]
     if len(lines) > 1:
         times = "once" if len(lines) == 2 else f"{len(lines) - 1} times"
         environment.append(f"resumed {times}, the first command is above")
         later = dict.fromkeys(portable(line["command"]) for line in lines[1:])
         environment += [f"resumed by: {command}" for command in later if " resume " in command and " --" in command]
-    return portable(first["command"]), environment
+    return command, environment
 
 
 def recorded_imports(run: Path) -> list[str]:
     """Return the user's modules in the configuration of a run; none without a configuration."""
     path = run / CONFIG
-    imports = read_yaml(path).get("imports") if path.is_file() else None
-    return [imports] if isinstance(imports, str) else list(imports or [])
+    return module_names(read_yaml(path).get("imports") if path.is_file() else None)
 
 
 def steps_planned(run: Path, content: Mapping[str, Any]) -> int | None:

@@ -19,7 +19,7 @@ from performer_string.utils.validation import check_types
 from train.command.arguments import existing_recipe
 from train.command.recipe import check_fields, current_recipe, unknown_field
 from train.optim import OptimConfig
-from train.utils.imports import import_modules
+from train.utils.imports import import_modules, naming_imports
 from train.utils.yaml_file import read_yaml
 
 Item = TypeVar("Item")
@@ -171,7 +171,7 @@ def read_sweep(path: Path) -> Sweep:
         raise ValueError(f"{path}: recipe has to be a name or the path of a YAML file, not {content.get('recipe')!r}.")
     recipe_path = existing_recipe(content["recipe"])
     recipe = current_recipe(read_yaml(recipe_path))
-    import_modules(recipe.get("imports") or [])
+    import_modules(recipe.get("imports"))
     where = str(path)
     try:
         sweep = SweepFile(**content)
@@ -185,7 +185,8 @@ def read_sweep(path: Path) -> Sweep:
         models = [(name, choices, current_recipe(overrides)) for name, choices, overrides in models]
         for name, _, overrides in models:
             where = f"{path}: {name}"
-            check_overrides(overrides, recipe)
+            with naming_imports("imports: [MODULE] in the recipe"):
+                check_overrides(overrides, recipe)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     runs = (Run(name, choices, seed, overrides) for seed in sweep.seeds for name, choices, overrides in models)

@@ -14,6 +14,7 @@ from train.runs.recorded import PLACE
 SETTINGS = "sweep.json"
 SOURCE = "data.source"
 WATCHED = "data.watch_test"  # it changes no weight
+IMPORTS = "imports"  # modules that only make names known
 NAMED = 3  # most fields in a message
 UNSET = object()
 
@@ -51,14 +52,18 @@ def without_option(arguments: Sequence[str], name: str) -> list[str]:
 def current_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run as JSON values with current names, without the place of the images.
 
-    `data.watch_test` is left out too.
+    `data.watch_test` and `imports` are left out too.
     """
     current = {name: current_recipe(settings.get(name)) for name in ("recipe", "overrides")}
+    if current["recipe"]:
+        current["recipe"].pop(IMPORTS, None)
     if isinstance(data := (current["recipe"] or {}).get("data"), dict):
         current["recipe"]["data"] = {name: value for name, value in data.items() if f"data.{name}" != WATCHED}
     overrides = current["overrides"] or {}
-    current["overrides"] = {name: value for name, value in overrides.items() if name not in (PLACE, WATCHED)}
-    arguments = without_option(current_arguments(settings.get("arguments") or []), WATCHED)
+    current["overrides"] = {name: value for name, value in overrides.items() if name not in (PLACE, WATCHED, IMPORTS)}
+    arguments = current_arguments(settings.get("arguments") or [])
+    for name in (WATCHED, IMPORTS):
+        arguments = without_option(arguments, name)
     arguments = without_option(arguments, PLACE) if has_place(settings) else arguments
     current |= {"arguments": arguments, "seed": settings.get("seed")}
     return dict(json.loads(json.dumps(current)))

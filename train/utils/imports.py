@@ -10,8 +10,16 @@ from contextlib import contextmanager
 
 from performer_string.utils.registry import IMPORTED_FIRST
 
+# Kinds of names that a module may add to a registry.
+REGISTERED = ("encoding", "feature map", "locality", "value map", "attention", "data source", "augmentation")
 
-def import_modules(names: str | Iterable[str]) -> None:
+
+def module_names(imports: str | Iterable[str] | None) -> list[str]:
+    """Return the names in a field `imports`, which may also be one name or empty."""
+    return [imports] if isinstance(imports, str) else list(imports or [])
+
+
+def import_modules(names: str | Iterable[str] | None) -> None:
     """Import modules of the user.
 
     Args:
@@ -22,7 +30,7 @@ def import_modules(names: str | Iterable[str]) -> None:
     """
     if "" not in sys.path and os.getcwd() not in sys.path:  # as for a script in this folder
         sys.path.insert(0, os.getcwd())
-    for name in [names] if isinstance(names, str) else names:
+    for name in module_names(names):
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -35,12 +43,17 @@ def import_modules(names: str | Iterable[str]) -> None:
 
 
 @contextmanager
-def naming_imports() -> Iterator[None]:
-    """Add a hint on `--imports` to the error for an unknown name, which a user's module may define."""
+def naming_imports(how: str = "--imports MODULE") -> Iterator[None]:
+    """Add a hint to the error for an unknown name that a user's module may define.
+
+    Args:
+        how: how a module is named here.
+    """
     try:
         yield
     except ValueError as error:
-        if not str(error).startswith("unknown "):
+        unknown = str(error).startswith(tuple(f"unknown {kind} '" for kind in REGISTERED))
+        if not unknown or f"{IMPORTED_FIRST}: " in str(error):
             raise
         message = str(error).removesuffix(f" {IMPORTED_FIRST}.")  # the library's hint for Python
-        raise ValueError(f"{message} {IMPORTED_FIRST}: --imports MODULE.") from None
+        raise ValueError(f"{message} {IMPORTED_FIRST}: {how}.") from None

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from performer_string.ops.triton.api import run_backward, run_forward
+from performer_string.ops.triton.passes import run_backward, run_forward
 
 INPUTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? c, Tensor? s, Tensor? bias, Tensor? mask, Tensor weight, int order, "

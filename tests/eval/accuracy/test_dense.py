@@ -164,7 +164,7 @@ def test_models_of_images_classes_are_refused(tmp_path, capsys):
     path = save(tmp_path / "arrow")
     with pytest.raises(SystemExit):
         main(["dense", "--checkpoint", str(path), "--out", str(tmp_path / "out")])
-    assert "python -m eval dense takes models with head: dense" in capsys.readouterr().err
+    assert "this command takes models with head: dense" in capsys.readouterr().err
 
 
 @pytest.mark.slow

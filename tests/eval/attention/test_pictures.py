@@ -22,6 +22,7 @@ from performer_string import ViT
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.data.arrow import ArrowTask
 from train.data.generated import GeneratedDataset
+from train.data.module import ImageData
 from train.data.sizes import Size
 
 
@@ -276,3 +277,22 @@ def test_bad_arguments(tmp_path, photograph, arguments, message, capsys):
     assert stop.value.code == 2
     assert message.replace("IMAGE", paths["IMAGE"]) in capsys.readouterr().err
     assert not (tmp_path / "run" / "results").exists()
+
+
+@pytest.mark.slow
+def test_a_dense_model_answers_at_the_query(tmp_path, photograph):
+    config = replace(CONFIG, image_size=64, patch_size=8, num_classes=3, head="dense")
+    data = ImageData("cells", val_size=4, size=[64, 64], workers=0, batch_size=4)
+    run = save(tmp_path / "run", config, data).parents[1]
+    main(["attention", str(run), "--example", "1", "--query", "0.2,0.7", "--out", str(tmp_path / "out")])
+    _, rows = read(tmp_path / "out" / "attention.csv")
+    vit = ViT.from_checkpoint(run)
+    data.setup("test")
+    image, _ = data.held_out("test", [64, 64], 2)[1]
+    with torch.no_grad():
+        probabilities = vit(data.normalise(image[None]))[0].softmax(0)[:, 8 + 4, 5 * 8 + 4]
+    assert rows[0]["query"] == "1,5"
+    number = int(probabilities.argmax())
+    assert rows[0]["answer"] == f"{number} at the query {100 * float(probabilities[number]):.0f} %"
+    assert rows[0]["image"] == "test image 1"
+    assert (tmp_path / "out" / "attention.png").stat().st_size > 500

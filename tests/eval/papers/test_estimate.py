@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from eval.papers.estimate import training_images
-from eval.papers.plan import Group
+from eval.papers.group import Group
 
 
 @pytest.mark.parametrize(

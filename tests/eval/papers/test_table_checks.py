@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -77,6 +80,12 @@ def test_columns_are_not_inherited(refusal):
             "cells.one.linear: head dense has a class for each pixel, and the column 'accuracy (%)' is of the class of",
         ),
         ({"recipe": "nowhere.yaml"}, "there is no recipe nowhere.yaml"),
+        (
+            {"rows": {"one": {"fields": {"model.vit.encoding": "mine"}}}},
+            "Known: none, absolute, sinusoidal, rope, rope-mixed, visionllama, cayley-string, circulant-string, "
+            "reflection-string, pate-so2, pate-so3, pate-so4, liere. A name of your module needs it to be imported "
+            "first: --imports MODULE, or imports: [MODULE] in the table.",
+        ),
         ({"recipe": "dmeo"}, "there is no recipe dmeo. Did you mean 'demo'? By name: arrow, cifar10,"),
     ],
 )
@@ -138,6 +147,29 @@ def test_a_recipe_by_its_name(tmp_path):
     path.write_text(yaml.safe_dump({**TABLE, "recipe": "demo"}))
     groups = make_plan(read_table(path), "cpu", None, tmp_path / "runs")
     assert all(group.recipe.samefile(TABLE["recipe"]) for group in groups)
+
+
+IMPORTED = "from performer_string import ENCODINGS\nENCODINGS['{0}'] = ENCODINGS['rope']\n"
+
+
+def test_own_modules_reach_the_trainings_and_their_evaluation(tmp_path, monkeypatch):
+    """Trainings are other processes, and a field `imports` of a row or recipe stays."""
+    path, commands = tmp_path / "mine.yaml", []
+    for name in ("of_option", "of_table", "of_row", "of_recipe"):
+        (tmp_path / f"{name}.py").write_text(IMPORTED.format(name))
+    (tmp_path / "recipe.yaml").write_text("imports: of_recipe\n" + Path(TABLE["recipe"]).read_text())
+    rows = {name: {"fields": {"model.vit.encoding": name}} for name in ("of_option", "of_table", "of_recipe")}
+    rows["of_row"] = {"fields": {"model.vit.encoding": "of_row", "imports": ["of_row"]}}
+    content = {**TABLE, "recipe": str(tmp_path / "recipe.yaml"), "imports": "of_table", "rows": rows, "attention": {}}
+    path.write_text(yaml.safe_dump({**content, "columns": {"accuracy (%)": {"measure": "accuracy"}}}, sort_keys=False))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    monkeypatch.setattr(SweepRunner, "train", lambda self: commands.extend(map(self.command, self.runs)))
+    arguments = ["table", str(path), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    with pytest.raises(SystemExit):
+        cli.main([*arguments, "--imports", "of_option"])
+    imported = [json.loads(command[command.index("--imports") + 1]) for command in commands]
+    assert imported == [["of_recipe", "of_table", "of_option"]] * 3 + [["of_row", "of_table", "of_option"]]
 
 
 def test_a_circle_of_tables(refusal, tmp_path, monkeypatch):

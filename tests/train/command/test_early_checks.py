@@ -102,6 +102,13 @@ def test_options_of_a_recipe_for_another_part():
     assert not recipe_hint("unknown encoding 'rop'.", recipe)
 
 
+def test_a_variant_of_a_recipe_beside_sizes_of_the_command():
+    with pytest.raises(ValueError, match="the variant 'micro' has no effect") as error:
+        ViTConfig(variant="micro", width=192, depth=2, num_heads=3)
+    assert "--model.vit.variant null leaves it out" in recipe_hint(str(error.value), ["fit", "--config", "demo"])
+    assert not recipe_hint(str(error.value), ["fit", "--model.vit.variant", "micro"])
+
+
 def test_names_of_a_recipe_with_options_after_it(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(TINY))

@@ -79,6 +79,12 @@ def test_a_part_of_imagenet_is_not_imagenet(images, tmp_path):
     images(train={"a": 2, "b": 2})
     with pytest.raises(ValueError, match=r"imagenet has 1000 classes, and .*here 2: .* --data.source folder"):
         ImageData("imagenet", root=str(tmp_path / "here")).setup()
+    tested = ImageData.from_checkpoint({"config": {"source": "imagenet"}, "position": None})
+    tested.root = str(tmp_path / "here")
+    with pytest.raises(
+        ValueError, match=r"imagenet has 1000 classes, and .*here 2: the model's labels .* Fine-tune it"
+    ):
+        tested.setup()
 
 
 def test_validation_images_are_not_tested_on(images, tmp_path):

@@ -38,6 +38,17 @@ def test_a_run_that_went_on_elsewhere_names_each_device(tmp_path):
         assert environment == ["code: x", "device: H200", "versions: torch 2.11.0", *expected]
 
 
+def test_what_a_command_begins_with_is_named(tmp_path):
+    """Since the folder of a published model has neither the recipe nor the weights of another run."""
+    begins = "--init_from /r/soft/checkpoints/last.ckpt --model.distillation.teacher=/r/soft"
+    line = {**LINE, "command": f"python -m train fit --config /r/soft/config.yaml {begins}"}
+    (tmp_path / "history.jsonl").write_text(json.dumps(line) + "\n")
+    command, environment = trained_by(tmp_path)
+    begins = "--init_from soft --model.distillation.teacher=soft"
+    assert command == f"python -m train fit --config soft/config.yaml {begins}"
+    assert environment[0] == "the command needs soft/config.yaml and soft, which are not in this folder"
+
+
 def test_options_of_later_commands_are_recorded(tmp_path):
     begun = "python -m train fit --config train/configs/demo.yaml"
     resumed = "python -m train resume runs/a"

@@ -105,6 +105,7 @@ def test_riemannformer_variants(monkeypatch):
         ({"models": {"a": {"seed_everything": 3}}}, "seed_everything is what a sweep gives to each of its runs"),
         ({"models": {"a": {"model.optim.lr": -1.0}}}, "a: lr has to be positive"),
         ({"models": {"a": {"model.vit.encoding": "ropee"}}}, "a: unknown encoding 'ropee'. Did you mean 'rope'"),
+        ({"models": {"a": {"model.vit.encoding": "my"}}}, r"imported first: imports: \[MODULE\] in the recipe\.$"),
         ({"models": {"a": {"model.vit.feature_options": {"ordr": 4}}}}, "a: .*ordr"),
         ({"models": {"a": {"model.vit.width": 30, "model.vit.num_heads": 4}}}, "a: .*30 is not divisible by 4 heads"),
         ({"models": {"a": "rope"}}, "has to hold fields of the recipe"),

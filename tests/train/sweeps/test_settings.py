@@ -22,6 +22,18 @@ def test_watching_the_test_images_is_no_other_setting(tmp_path, change):
     assert other_settings(tmp_path, current_settings(SETTINGS | {change: watched[change]})) == {}
 
 
+@pytest.mark.parametrize("change", ["recipe", "overrides", "arguments"])
+def test_imports_are_no_other_setting(tmp_path, change):
+    """They make names known: a run of such a name is of the setting with that name."""
+    importing = {
+        "recipe": {"data": {"source": "arrow"}, "imports": ["mine"]},
+        "overrides": {"imports": ["mine"]},
+        "arguments": ["--ema", "0.5", "--imports", "[mine]"],
+    }
+    write_settings(tmp_path, SETTINGS)
+    assert other_settings(tmp_path, current_settings(SETTINGS | {change: importing[change]})) == {}
+
+
 def test_what_differs_in_a_few_words():
     now = {"recipe": {"model": {"vit": dict.fromkeys("abcde", 1)}}, "overrides": {"x": [1]}, "arguments": [], "seed": 2}
     before = {"recipe": {"model": {"vit": {"a": 1}}}, "overrides": {"x": [1, 2]}, "seed": 0}
