@@ -148,12 +148,14 @@ class Case:
 
 
 def titles() -> list[str]:
-    """Return the titles of the maps to measure, including a user's own; maps without a kernel are named and skipped."""
+    """Return the titles of the maps to measure, including a user's own; maps that are left out are named."""
     added = []
     for name, kind in FEATURE_MAPS.items():
-        if not issubclass(kind, RandomFeatures) or name == "arc-cosine":
+        if name == "arc-cosine":
             continue
-        if has_log_kernel(kind):
+        if not issubclass(kind, RandomFeatures):
+            tqdm.write(f"{name} is left out: it has no random features.")
+        elif has_log_kernel(kind):
             added.append(name)
         else:
             tqdm.write(f"{name} is left out: it has no log_kernel, the kernel that it estimates.")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import torch
 
-from eval.checkpoints import add_models
+from eval.checkpoints import add_models, names_of
 from eval.encodings import translations
 from eval.encodings.invariance_report import SHOWN
 from eval.encodings.one_axis import measure_one_axis
@@ -37,8 +37,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         raise ValueError(f"--head-dim has to be divisible by 12, for blocks of 2, 3 and 4, not {options.head_dim}.")
     torch.manual_seed(options.seed)
     if options.checkpoint:
-        models = [(str(path), load_trained(path).classifier.vit) for path in options.checkpoint]
-        yield from translations.measure_models(models)
+        vits = [load_trained(path).classifier.vit for path in options.checkpoint]
+        yield from translations.measure_models(zip(names_of(options.checkpoint), vits, strict=True))
         return
     yield from translations.measure_encodings(options.head_dim)
     yield translations.measure_wide_basis(options.head_dim)

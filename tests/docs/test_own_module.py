@@ -16,6 +16,8 @@ from eval.cli import main
 from performer_string import build_encoding
 from performer_string.models.checkpoint import CheckpointError
 from tests.docs.conftest import TABLES
+from tests.feature_maps import test_features
+from tests.helpers.feature_maps import Case
 from tests.helpers.pages import DOCS, commands
 from tests.helpers.training import last
 from tests.position import test_encodings
@@ -94,6 +96,14 @@ def test_the_encoding_keeps_the_laws_of_the_library(own_module, qk, kind):
     assert len(laws) > 6
     for law in laws:
         law(kind(), "golden", **({"qk": qk} if "qk" in inspect.signature(law).parameters else {}))
+
+
+def test_the_feature_map_keeps_the_laws_of_the_library(own_module):
+    importlib.import_module("mine")
+    laws = [law for name, law in vars(test_features.TestEvery).items() if name.startswith("test_")]
+    assert len(laws) > 6
+    for law in laws:
+        law(test_features.TestEvery(), Case("softplus"))
 
 
 @pytest.mark.slow

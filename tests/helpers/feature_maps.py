@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from performer_string import FeatureMap, build_feature_map
+from performer_string import FEATURE_MAPS, FeatureMap, build_feature_map
+from performer_string.feature_maps import RandomFeatures
 from performer_string.ops import reference
 
 
@@ -26,9 +27,14 @@ class Case:
         return "-".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
 
     @property
+    def is_own(self) -> bool:
+        """Whether the map is a user's, which has no definition here."""
+        return not FEATURE_MAPS[self.name].__module__.startswith("performer_string.")
+
+    @property
     def is_exact(self) -> bool:
         """Whether the map has no random projection."""
-        return self.name in ("polynomial", "elu")
+        return not issubclass(FEATURE_MAPS[self.name], RandomFeatures)
 
     def make(self, num_heads: int = 2, seed: int = 0, **options: Any) -> FeatureMap:
         """Return the map in float64 for heads of width 6, with 16 features if it is random."""
@@ -79,5 +85,6 @@ EXACT = [
     Case("polynomial", {"lower": True}),
     Case("polynomial", {"lower": True, "scale": 0.5}),
 ]
-ANISOTROPIC = [Case("elu")]  # not a function of inner products
-CASES = [*RANDOM, *HEAVY_TAILED, *EXACT, *ANISOTROPIC]
+
+OWN = [case for case in map(Case, FEATURE_MAPS) if case.is_own]  # of a module that `pytest -p` has imported
+CASES = [*RANDOM, *HEAVY_TAILED, *EXACT, Case("elu"), *OWN]

@@ -45,6 +45,7 @@ def test_variance_of_all_maps(tmp_path, capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert "weight of a key at 0 degrees" in printed
     assert "cosines is left out: it has no log_kernel" in printed
+    assert "polynomial is left out: it has no random features." in printed
 
 
 @pytest.mark.parametrize("title", ["favor+", "favor+hyperbolic", "arc-cosine, order 1", "arc-cosine, order 2"])

@@ -11,7 +11,7 @@ import torch
 from eval.cli import main
 from eval.encodings import translations
 from eval.encodings.one_axis import measure_one_axis
-from performer_string import ENCODINGS, ViT
+from performer_string import ENCODINGS, FEATURE_MAPS, FeatureMap, ViT
 from performer_string.feature_maps.favor import PositiveFeatures
 from performer_string.feature_maps.polynomial import PolynomialFeatures
 from performer_string.position import Encoding, SeparableEncoding
@@ -83,7 +83,7 @@ def test_invariance_of_a_checkpoint(tmp_path, monkeypatch, capsys, changes, expe
     path = save(tmp_path / "one", replace(CONFIG, **{"attention": "softmax", **changes}))
     main(["invariance", "--checkpoint", str(path), "--out", str(tmp_path)])
     rows = read(tmp_path / "invariance.csv")[1]
-    assert [(row["name"], row["expected"], row["holds"]) for row in rows] == [(str(path), expected, "True")]
+    assert [(row["name"], row["expected"], row["holds"]) for row in rows] == [("one", expected, "True")]
 
 
 class Golden(SeparableEncoding):
@@ -119,6 +119,28 @@ class Bare(Encoding):
 
     def forward(self, positions):
         return self.inner(positions)
+
+
+class Exponential(FeatureMap):
+    """A map that acts on each entry, so that it sees rotations."""
+
+    isotropic = False
+
+    def __init__(self, head_dim: int, num_heads: int):
+        super().__init__(head_dim, num_heads, num_features=head_dim)
+
+    def queries(self, q):
+        return q.exp()
+
+
+@pytest.mark.parametrize("isotropic", [False, True])
+def test_invariance_of_added_feature_maps(monkeypatch, isotropic):
+    monkeypatch.setattr(translations, "MAPS", {})
+    monkeypatch.setattr(Exponential, "isotropic", isotropic)
+    monkeypatch.setitem(FEATURE_MAPS, "exponential", Exponential)
+    (row,) = translations.measure_features(12)
+    expected = "exact" if isotropic else "fails by design"
+    assert (row["name"], row["expected"], row["holds"]) == ("exponential", expected, not isotropic)
 
 
 @pytest.mark.slow
