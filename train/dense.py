@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchmetrics.classification import MulticlassJaccardIndex
 
-from train.data.masked_images import IGNORED
+from train.data.unlabelled import IGNORED
 from train.distill import DistillationConfig
 from train.loss import LossConfig
 from train.optim import OptimConfig

@@ -20,8 +20,8 @@ from performer_string import ViT, ViTConfig
 from performer_string.models.saved_options import without_unused
 from performer_string.utils.renames import current_fields
 from train.augmentation import build_mixes, random_positions, random_size
-from train.data.masked_images import IGNORED
 from train.data.module import ImageData
+from train.data.unlabelled import IGNORED
 from train.dense import check_dense, mean_iou
 from train.distill import DistillationConfig, Teacher
 from train.loss import LOSSES, LossConfig, class_weights

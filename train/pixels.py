@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from train.checkpoint import Trained
-from train.data.masked_images import IGNORED
 from train.data.sizes import Size
+from train.data.unlabelled import IGNORED
 from train.intervals import bootstrap_interval
 from train.testing import batches
 

@@ -25,7 +25,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
-from torchvision.transforms import v2
 from tqdm import tqdm
 
 from eval import checkpoints
@@ -129,6 +128,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
 
 def see(image: Image.Image, preprocessing: Preprocessing, side: int | None) -> Tensor:
     """Return an image as the model sees it, [C, H, W], with its shorter side resized to `side`."""
+    from torchvision.transforms import v2  # slow to import, and not needed for --help
+
     resize = None if side is None else partial(v2.functional.resize, size=[side], antialias=True)
     return preprocessing.prepare(image, resize)
 

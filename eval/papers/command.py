@@ -116,11 +116,11 @@ def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argpar
     if missing := missing_runs(groups):
         print(f"{table.title}: {count(missing)} to do, in {runs}", flush=True)
     threads = options.threads or default_threads(options.jobs)
-    if not train_missing(groups, runs, options.jobs, threads):
+    if status := train_missing(groups, runs, options.jobs, threads):
         left = missing_runs(groups)
         print(f"\n{count(left)} left. Continue with: python -m eval {shlex.join(sys.argv[1:])}")
         print("The table so far, without them: the same with --no-train.")
-        raise SystemExit(1)
+        raise SystemExit(status)
 
 
 def count(trainings: int) -> str:

@@ -32,6 +32,12 @@ DEFAULT = "dots"
 PUBLISHED = "published"
 CLOSEST_TICKS = 0.05  # least share of an axis between two ticks, so that labels do not overlap
 OVER = {"column": ("data", "row"), "row": ("data", "data"), "data": ("attention", "row")}  # panels and lines of each
+IN_PERCENT = {  # measures in %, as an axis names them
+    "accuracy": "accuracy",
+    "relative-drop": "relative drop",
+    "best-validation": "best validation accuracy",
+    "best-by-test": "best test accuracy",
+}
 
 
 def draw_table(table: TableFile, records: Sequence[Row], curves: Sequence[Row]) -> Figure | None:
@@ -87,15 +93,24 @@ def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logari
                 theirs = data, record["row"], number(record["published"])  # only once for several kinds of attention
                 dot(axis, record, place, style, theirs not in said)
                 said.add(theirs)
-        axis.set(xlabel=column)
+        axis.set(xlabel=axis_label(table, column))
         if logarithmic:
             axis.set_xscale("log")
     axes[0].set_ylim(-0.5, len(rows) - 0.5)  # with room for the outer rows' markers
     axes[0].set_yticks(range(len(rows)), [label_of(table, "row", row) for row in reversed(rows)], fontsize=7)
-    legend_above(figure, handles=key(styles, shown))
+    if len(handles := key(styles, shown)) > 1:
+        legend_above(figure, handles=handles)
     if intervals:
         note_below(figure, "bars: 95 % intervals; one seed has those over images alone")
     return figure
+
+
+def axis_label(table: TableFile, column: str) -> str:
+    """Return the name of a column, with the measure in % where the name does not say it."""
+    what = IN_PERCENT.get(table.columns[column].get("measure"))
+    if what is None or "%" in column:
+        return column
+    return f"{column} in %" if what in column else f"{what} in %, {column}"
 
 
 def dot(axis: Axes, record: Row, place: float, style: dict[str, Any], first: bool) -> None:

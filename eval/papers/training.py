@@ -41,8 +41,8 @@ def outdated_runs(groups: Sequence[Group], out: Path) -> list[str]:
     return names
 
 
-def train_missing(groups: Sequence[Group], out: Path, jobs: int, threads: int) -> bool:
-    """Train unfinished runs, and return whether all are finished now.
+def train_missing(groups: Sequence[Group], out: Path, jobs: int, threads: int) -> int:
+    """Train unfinished runs, and return the exit status: 0 if all are finished, 128 + a signal that stopped it, else 1.
 
     Args:
         groups: groups of the table.
@@ -56,10 +56,10 @@ def train_missing(groups: Sequence[Group], out: Path, jobs: int, threads: int) -
     for stage in stages(groups):
         for group in stage:
             if group.start_from is not None and missing_runs([group.start_from]):
-                return False
+                return 1
         runner = runner_of(stage, out, jobs, threads)
         if len(runner.finished()) < len(runner.runs):
             runner.train()
         if runner.signals:
-            return False
-    return missing_runs(groups) == 0
+            return 128 + runner.stopped_by
+    return int(missing_runs(groups) > 0)

@@ -101,20 +101,26 @@ def check_rotation_input(x: Tensor, leading: Sequence[int], num_positions: int, 
     if x.shape[-1] != head_dim:
         raise ValueError(f"the rotation is of heads of width {head_dim}, and not of {x.shape[-1]}.")
     if x.shape[-2] != num_positions:
+        swapped = x.ndim == 4 and x.shape[1] == num_positions
+        hint = " Inputs are [B, H, N, d]: transpose(1, 2) those that are [B, N, H, d]." if swapped else ""
         raise ValueError(
             f"the rotation is of {num_positions} positions and not of {x.shape[-2]}: each token needs one, prefix "
             f"tokens too (with_prefix). Queries and keys at different positions are rotated before attention: "
-            f"rotation_q.rotate(q), rotation_k.rotate(k)."
+            f"rotation_q.rotate(q), rotation_k.rotate(k).{hint}"
         )
     samples_heads = x.shape[:-2]
     fits = len(leading) <= len(samples_heads)
     for n, m in zip(leading[::-1], samples_heads[::-1], strict=False):
         fits = fits and n in (1, m)
+    if not fits and leading[-1] not in (1, samples_heads[-1]):
+        raise ValueError(
+            f"the rotation is of {leading[-1]} heads, and not of {samples_heads[-1]}: build the encoding with "
+            f"num_heads={samples_heads[-1]}, and take by_layer(positions) of one that serves several layers."
+        )
     if not fits:
         raise ValueError(
-            f"the rotation is of (samples, heads) {tuple(leading)}, and not of {tuple(samples_heads)}: build the "
-            f"encoding with num_heads={samples_heads[-1]}, and take by_layer(positions) of one that serves several "
-            f"layers."
+            f"the rotation is of {tuple(leading[:-1])} samples, and not of {tuple(samples_heads[:-1])}: positions are "
+            f"[N, C], alike for all samples, or [B, N, C]."
         )
 
 

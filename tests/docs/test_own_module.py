@@ -74,6 +74,12 @@ def test_missing_modules_are_named(config, own_module, capsys):
         with pytest.raises(SystemExit):
             cli.main(["fit", "--config", str(config), "--imports", f"[{name}]"])
         assert f"there is no module '{name}'" in capsys.readouterr().err
+    config = config.with_name("config.yaml")  # as `resume` takes that of a run
+    config.write_text("imports: [moved]\n")
+    with pytest.raises(SystemExit):
+        cli.main(["fit", "--config", str(config)])
+    said = f"{config} names it: --imports '[NAME]' takes another one, and PYTHONPATH=FOLDER one of another folder."
+    assert said in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["redundancy", "--imports", "mien"])
     assert "there is no module 'mien'" in capsys.readouterr().err

@@ -117,7 +117,7 @@ def test_a_table_takes_the_code_before_its_trainings(tmp_path, monkeypatch):
 
     def train_missing(*_):
         assert source_digest.cache_info().currsize == len(result_cache.OF_IMAGES)
-        return True
+        return 0
 
     monkeypatch.setattr(training, "train_missing", train_missing)
     command.train(SimpleNamespace(title="a table"), [], tmp_path, Namespace(no_train=False, threads=1, jobs=1))

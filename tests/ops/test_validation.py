@@ -68,12 +68,20 @@ def test_rotations(attend):
         with pytest.raises(ValueError, match=f"the rotation is of {count} positions and not of 5"):
             attend(q, q, q, rotation=rotation)
     for head_dim, shape, message in (
-        (D, (2, 5, 2), r"of \(samples, heads\) \(2, 1\), and not of \(1, 3\)"),
+        (D, (2, 5, 2), r"the rotation is of \(2,\) samples, and not of \(1,\): positions"),
         (4, (5, 2), f"of heads of width 4, and not of {D}"),
     ):
         rotation = build_encoding("rope", head_dim=head_dim, num_heads=H)(torch.rand(shape))
         with pytest.raises(ValueError, match=message):
             attend(q, q, q, rotation=rotation)
+    rotation = build_encoding("rope-mixed", head_dim=D, num_heads=8)(torch.rand(5, 2))
+    with pytest.raises(ValueError, match=f"is of 8 heads, and not of {H}: build the encoding with num_heads={H}"):
+        attend(q, q, q, rotation=rotation)
+    swapped = q.transpose(1, 2)
+    with pytest.raises(
+        ValueError, match=r"of 5 positions and not of 3.* transpose\(1, 2\) those that are \[B, N, H, d"
+    ):
+        attend(swapped, swapped, swapped, rotation=rotation)
     for other, kind in ((1.0, "float"), (build_encoding("rope", head_dim=D, num_heads=H), "RoPE")):
         with pytest.raises(TypeError, match=rf"encoding\(positions\), not a {kind}"):
             attend(q, q, q, rotation=other)

@@ -20,8 +20,8 @@ from tests.helpers.training import TINY, last
 from train import cli
 from train.checkpoint import load_trained
 from train.checkpoint_file import read_checkpoint
-from train.data.masked_images import IGNORED
 from train.data.sizes import Size
+from train.data.unlabelled import IGNORED
 from train.dense import mean_iou
 from train.loss import LossConfig, cross_entropy
 from train.pixels import confusion, confusions, iou_of

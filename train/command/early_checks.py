@@ -103,6 +103,12 @@ def recipe_hint(message: str, arguments: Sequence[str]) -> str:
         message: message of the error.
         arguments: arguments of the command line.
     """
+    if message.startswith("imports: there is no module") and "imports" not in dict(options_of(arguments)):
+        return "".join(
+            f" {path} names it: --imports '[NAME]' takes another one, and PYTHONPATH=FOLDER one of another folder."
+            for path in config_files(arguments)
+            if "imports" in read_yaml(path)
+        )
     found = re.match(rf"({'|'.join(PARTS)}) '[^']*' has no option '|the variant '\w+' has no effect", message)
     if found is None:
         return ""

@@ -18,9 +18,9 @@ from performer_string.images.reading import open_image
 from performer_string.utils.log import warn_once
 from train.data.class_folders import ENDINGS
 from train.data.folders import files_in
+from train.data.unlabelled import VOID
 
 log = logging.getLogger(__name__)
-VOID = 255  # value of pixels without a class in masks, as in Pascal VOC
 MODES = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")  # of one number a pixel
 CLASSES = "classes.txt"
 LAYOUT = (

@@ -12,13 +12,11 @@ from torchvision.tv_tensors import Mask
 
 from performer_string.images.cover import Cover
 from train.data.images import AUGMENTATIONS, Transformed
-from train.data.mask_folders import VOID
 from train.data.sizes import ONE, Views
+from train.data.unlabelled import IGNORED, VOID
 
 if TYPE_CHECKING:
     from train.data.module import ImageData
-
-IGNORED = -100  # label of pixels without a class: torch's default
 
 
 class PadTo(v2.Transform):

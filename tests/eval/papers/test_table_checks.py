@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,18 @@ def test_own_modules_reach_the_trainings_and_their_evaluation(tmp_path, monkeypa
         cli.main([*arguments, "--imports", "of_option"])
     imported = [json.loads(command[command.index("--imports") + 1]) for command in commands]
     assert imported == [["of_recipe", "of_table", "of_option"]] * 3 + [["of_row", "of_table", "of_option"]]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (0, 1)])
+def test_the_status_after_a_signal_and_after_a_failure(tmp_path, monkeypatch, number, status):
+    def train(runner):
+        runner.signals, runner.stopped_by = int(number > 0), number
+
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(TABLE))
+    monkeypatch.setattr(SweepRunner, "train", train)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["table", str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "out"), "--device", "cpu"])
+    assert stop.value.code == status
 
 
 def test_a_circle_of_tables(refusal, tmp_path, monkeypatch):

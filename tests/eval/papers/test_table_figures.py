@@ -62,8 +62,10 @@ def test_a_table_of_ones_own_has_a_figure():
     """Dots of the first column that has numbers, unless its file says something else."""
     columns = {name: {"measure": "accuracy"} for name in ("says", "72 px", "108 px")}
     table = TableFile(Path("mine.yaml"), "mine", "Mine", columns=columns, data={"set": DataSpec()}, rows=ROWS)
-    (axis,) = draw_table(table, own_records(), []).axes
-    assert axis.get_xlabel() == "72 px"
+    figure = draw_table(table, own_records(), [])
+    (axis,) = figure.axes
+    assert axis.get_xlabel() == "accuracy in %, 72 px"
+    assert figure.legends == []  # one kind of marks, and nothing published beside it
     assert [text.get_text() for text in axis.get_yticklabels()] == ["over", "under"]
     assert axis.get_ylim() == (-0.5, 1.5)  # no mark is cut
     assert draw_table(table, [{**record, "value": ""} for record in own_records()], []) is None

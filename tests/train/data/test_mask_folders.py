@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from tests.helpers.masks import NAMES, STEP, write_masks
-from train.data.masked_images import IGNORED
 from train.data.module import ImageData
+from train.data.unlabelled import IGNORED
 
 SIZES = {"train": [(40, 52), (24, 68), (36, 36), (60, 40)], "test": [(44, 48), (20, 20)]}
 
