@@ -13,6 +13,7 @@ from eval.papers.table_file import find_table
 from eval.papers.table_spec import DataSpec, RowSpec, TableFile
 
 PREFIX = "table: "
+DRAWN = ("measure", "x")  # options of a column that its figure needs
 
 
 def lines_of(table: TableFile, name: str) -> list[str]:
@@ -27,7 +28,7 @@ def lines_of(table: TableFile, name: str) -> list[str]:
     content = {
         **{"title": table.title, "evaluation": table.evaluation, "figure": table.figure},
         **{"rows": places(table.rows), "data": places(table.data)},
-        "columns": {column: {"x": spec["x"]} if "x" in spec else {} for column, spec in table.columns.items()},
+        "columns": {name: {key: spec[key] for key in DRAWN if key in spec} for name, spec in table.columns.items()},
     }
     return [f"{PREFIX}{json.dumps(content)}"]
 

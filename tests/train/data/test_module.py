@@ -33,7 +33,7 @@ def folder(tmp_path) -> Path:
 
 
 def test_a_folder_of_images(folder):
-    whole = [name for name in AUGMENTATIONS if name != "pad-crop"]  # resized-crop does its work
+    whole = [name for name in AUGMENTATIONS if name not in ("crop", "pad-crop")]  # resized-crop does their work
     data = ImageData("folder", root=str(folder), batch_size=4, size=[16, 16], augment=whole)
     data.setup()
     assert data.num_classes == 2
@@ -232,7 +232,7 @@ def test_grey_images(folder):
     greys = [np.asarray(Image.open(file).convert("L")) for file in files]
     assert any(np.array_equal(image[0], grey) for grey in greys)
     assert data.preprocessing().mean == pytest.approx((0.5,))
-    whole = [name for name in AUGMENTATIONS if name != "pad-crop"]
+    whole = [name for name in AUGMENTATIONS if name not in ("crop", "pad-crop")]
     data = ImageData("folder", root=str(folder), size=[16, 16], batch_size=4, grey=True, augment=whole, workers=0)
     assert next(iter(data.train_dataloader()))[0].shape == (4, 1, 16, 16)
 
