@@ -156,15 +156,16 @@ def example(model: ViT, imports: Sequence[str]) -> list[str]:
         return ["```python", *load, *ask, "```"]
     if model.config.head == "dense":
         ask = [
-            "image = model.transform(SIZE)(Image.open(PATH))  # SIZE in pixels",
+            "image = model.transform(SIZE)(Image.open(PATH))  # resized to cover SIZE in pixels, then its middle",
             "classes = model(image[None]).argmax(1)  # of each pixel, numbered as in model.classes",
         ]
-    else:
-        ask = [
-            "image = model.transform()(Image.open(PATH))  # transform(SIZE) for another size",
-            "probabilities = model(image[None]).softmax(-1)[0]  # in the order of model.classes",
-        ]
-        ask += ["print(model.classes[probabilities.argmax()], float(probabilities.max()))"] if model.classes else []
+        mask = "`python -m eval segment DIR PATH` writes a mask of the image's own size."
+        return ["```python", "from PIL import Image", *load, *ask, "```", "", mask]
+    ask = [
+        "image = model.transform()(Image.open(PATH))  # transform(SIZE) for another size",
+        "probabilities = model(image[None]).softmax(-1)[0]  # in the order of model.classes",
+    ]
+    ask += ["print(model.classes[probabilities.argmax()], float(probabilities.max()))"] if model.classes else []
     return ["```python", "from PIL import Image", *load, *ask, "```"]
 
 

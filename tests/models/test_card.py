@@ -29,6 +29,7 @@ def test_the_code_of_a_card_runs(options, classes, tmp_path, capsys):
     exec(code.replace('"DIR"', repr(str(tmp_path / "model"))), values)
     if options:
         assert values["classes"].shape == (1, 16, 16)
+        assert "python -m eval segment DIR PATH" in text
     else:
         assert values["probabilities"].shape == (3,)
         assert any(name in capsys.readouterr().out for name in classes) == bool(classes)
