@@ -150,9 +150,11 @@ class MaskFolder(VisionDataset):
         inside = np.clip(values, 0, VOID)
         labels = self.table[inside]
         if (unknown := np.unique(values[(labels < 0) | (inside != values)])).size:
+            lossy = Path(mask).suffix.lower() in (".jpg", ".jpeg")
             raise ValueError(
                 f"{mask} has pixels of {', '.join(map(str, unknown[:8]))}, which are no values of the "
                 f"{len(self.classes)} classes in {CLASSES} ({VOID} is of pixels without a class)."
+                f"{' A JPEG changes the numbers of pixels: write masks as PNG files.' if lossy else ''}"
             )
         return image, Mask(torch.from_numpy(labels.astype(np.uint8)))
 

@@ -130,6 +130,16 @@ def test_masks_of_0_and_255_alone_are_refused_unless_255_is_a_class(tmp_path):
         data(root).setup()
 
 
+def test_masks_in_jpeg_are_named_as_the_cause(root):
+    for path in (root / "train" / "masks").iterdir():
+        Image.open(path).resize((9, 9)).resize(Image.open(path).size, Image.Resampling.BILINEAR).point(
+            lambda value: 100 * value
+        ).save(path.with_suffix(".jpg"))
+        path.unlink()
+    with pytest.raises(ValueError, match=r"which are no values.*A JPEG changes the numbers"):
+        [*data(root).train_dataset()]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
