@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from eval import checkpoints
 from eval.accuracy.dense_report import METHODS, SHOWN
-from eval.accuracy.tiles import predict_tiles
+from eval.accuracy.tiles import check_overlap, predict_tiles
 from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
 from eval.report import Row
@@ -57,8 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @torch.inference_mode()
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each model, resolution and method."""
-    if not 0 <= options.overlap < 1:
-        raise ValueError(f"--overlap is the share of a tile, 0 or more and below 1, not {options.overlap:g}.")
+    check_overlap(options.overlap)
     models = checkpoints.load_models(options, "dense")
     for trained in models:
         vit = fold(trained.classifier.vit).to(device)

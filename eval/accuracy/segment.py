@@ -14,9 +14,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ from tqdm import tqdm
 
 from eval import checkpoints
 from eval.accuracy.image_files import find_images
+from eval.accuracy.predict import status
 from eval.accuracy.segment_report import PALETTE, SHARE, SHOWN
-from eval.accuracy.tiles import predict_tiles
+from eval.accuracy.tiles import check_overlap, predict_tiles
 from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
 from eval.models import class_names, load_model, preprocessing_of
@@ -84,9 +85,11 @@ def pixel_classes(vit: ViT, image: Tensor, tile: int | None, overlap: float, siz
 
 def names_of_masks(paths: Sequence[str]) -> list[str]:
     """Return a distinct file name for the mask of each image."""
-    stems = [Path(path).stem for path in paths]
-    counts = Counter(stems)
-    return [f"{stem}.png" if counts[stem] == 1 else f"{stem}-{n}.png" for n, stem in enumerate(stems, 1)]
+    names: dict[str, None] = {}  # in the order of the images
+    for path in paths:
+        numbered = (f"{Path(path).stem}{end}.png" for end in chain([""], (f"-{n}" for n in count(2))))
+        names[next(name for name in numbered if name not in names)] = None
+    return list(names)
 
 
 def write_mask(path: Path, classes: Tensor) -> None:
@@ -99,8 +102,7 @@ def write_mask(path: Path, classes: Tensor) -> None:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each file, and write its mask."""
-    if not 0 <= options.overlap < 1:
-        raise ValueError(f"--overlap is the share of a tile, 0 or more and below 1, not {options.overlap:g}.")
+    check_overlap(options.overlap)
     vit = load_model(options.checkpoint[0], "dense")
     if options.tile is not None:
         vit.grid(options.tile, options.tile)  # an error for tiles of no whole patches
@@ -150,18 +152,15 @@ def make_row(
     return {**row, "error": error}
 
 
-def status(rows: Sequence[Row]) -> int:
-    """Return the exit status of the command: 1 where a file could not be read."""
-    return int(any(row["error"] != "" for row in rows))
-
-
 def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[Path]:
-    """Move the masks to their folder, after that of another command was renamed."""
+    """Move the masks of the rows to their folder, after that of another command was renamed."""
     folder, partial_folder = csv.with_name(FOLDER), csv.with_name(PARTIAL)
     folder.mkdir(exist_ok=True)
-    for path in sorted(partial_folder.iterdir()):
-        os.replace(path, folder / path.name)
-    partial_folder.rmdir()
+    for row in rows:
+        if row["mask"]:
+            os.replace(partial_folder / Path(row["mask"]).name, row["mask"])
+    if not any(partial_folder.iterdir()):  # a command that was stopped may have left masks of other images
+        partial_folder.rmdir()
     return [folder]
 
 

@@ -12,6 +12,12 @@ BATCH = 16  # tiles at a time
 SHARPNESS = 8.0  # side of a tile over the standard deviation of its Gaussian weights
 
 
+def check_overlap(overlap: float) -> None:
+    """Raise a ValueError for an option `--overlap` out of range."""
+    if not 0 <= overlap < 1:
+        raise ValueError(f"--overlap is the share of a tile, 0 or more and below 1, not {overlap:g}.")
+
+
 def starts(side: int, tile: int, step: int) -> list[int]:
     """Return the offsets of tiles along a side: every `step` pixels, and a last tile that ends with the side."""
     last = side - tile

@@ -164,11 +164,11 @@ def answer_of(vit: ViT, logits: Tensor, query: tuple[int, int]) -> str:
         logits: logits of the image, [K], or of its pixels, [K, H, W].
         query: row and column of the query's patch.
     """
+    where = ""
     if vit.config.head == "dense":
         y, x = (place * side + side // 2 for place, side in zip(query, vit.patch, strict=True))
-        logits = logits[:, y, x]
+        logits, where = logits[:, y, x], f" {AT_QUERY}"
     answer = logits.softmax(0)
-    where = f" {AT_QUERY}" if vit.config.head == "dense" else ""
     return f"{class_names(vit)[int(answer.argmax())]}{where} {100 * float(answer.max()):.0f} %"
 
 

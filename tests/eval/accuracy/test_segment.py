@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from eval.accuracy.segment import padded, pixel_classes
+from eval.accuracy.segment import names_of_masks, padded, pixel_classes
 from eval.cli import main
 from performer_string import ViT
 from tests.eval.accuracy.test_dense import DENSE, cells
@@ -72,6 +72,20 @@ def test_masks_of_another_command_stay(run, images, tmp_path):
     assert Image.open(out / "segment" / "a.png").size == (93, 70)
     _, rows = read(out / "segment.csv")
     assert rows[0]["resolution"] == "32x42"
+
+
+def test_masks_of_images_with_equal_names_are_apart():
+    paths = ["x/a.png", "x/a-2.png", "y/a.jpg", "z/a.png"]
+    assert names_of_masks(paths) == ["a.png", "a-2.png", "a-3.png", "a-4.png"]
+
+
+def test_masks_of_a_stopped_command_are_no_results(run, images, tmp_path):
+    left = tmp_path / "out" / "segment.partial" / "other.png"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"of another image")
+    main(["segment", run, str(images / "a.png"), "--out", str(tmp_path / "out")])
+    assert [path.name for path in (tmp_path / "out" / "segment").iterdir()] == ["a.png"]
+    assert left.is_file()
 
 
 def test_tiles_of_one_image_are_the_image():
