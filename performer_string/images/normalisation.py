@@ -9,6 +9,7 @@ NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "arrow": ((0.0,), (1.0,)),
     "moving_arrow": ((0.0,), (1.0,)),
     "pathfinder": ((0.06,), (0.16,)),
+    "marked_contours": ((0.06,), (0.16,)),
     "cells": ((0.46,), (0.17,)),
     "mnist": ((0.1307,), (0.3081,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),

@@ -72,8 +72,6 @@ def check_masks(data: ImageData) -> None:
             f"crop is of images with masks (data.source masks), where any part is an example. Those of {data.source} "
             f"have one class each: take pad-crop or resized-crop."
         )
-    if dense and data.in_memory and data.augment:
-        raise ValueError(f"in_memory keeps masks as they are: leave it out, or leave out augment {data.augment}.")
 
 
 def check_symmetries(data: ImageData, task: GeneratedTask) -> None:

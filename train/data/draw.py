@@ -22,9 +22,15 @@ from train.data.sizes import Size
 from train.data.tasks import TASKS
 from train.utils.errors import one_message
 
-SIZES = {"arrow": "108", "moving_arrow": "8x72x72", "pathfinder": "32", "cells": "96"}  # as in their recipes
+SIZES = {  # as in their recipes
+    "arrow": "108",
+    "moving_arrow": "8x72x72",
+    "pathfinder": "32",
+    "marked_contours": "32",
+    "cells": "96",
+}
 ROWS, COLUMNS = 3, 4  # numbers of rows and columns of a sheet
-LABELS = ListedColormap(["black", "#0072b2", "#e69f00"])  # background, other cells, cells of the marked kind
+LABELS = ListedColormap(["black", "#0072b2", "#e69f00"])  # the classes of a dense task
 
 
 def show(axes: Axes, image: Any, title: str = "", **options: Any) -> None:
@@ -51,7 +57,7 @@ def contact_sheet(task: GeneratedTask, size: Any) -> Figure:
             axes[::2], axes[1::2], GeneratedDataset(task, size, ROWS * COLUMNS // 2, "train"), strict=True
         ):
             show(left, image[0])
-            show(right, labels, "orange: marked kind", cmap=LABELS, vmin=0, vmax=2)
+            show(right, labels, f"orange: {task.classes[-1]}", cmap=LABELS, vmin=0, vmax=2)
         return figure
     for axis, (image, label) in zip(axes, GeneratedDataset(task, size, ROWS * COLUMNS, "train"), strict=True):
         show(axis, image[0], task.classes[label])

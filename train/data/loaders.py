@@ -31,6 +31,8 @@ class Loaders(L.LightningDataModule):
         in_memory: whether images are kept in memory, and whole batches are augmented.
         watch_test: whether to validate on the test images too.
         augment: names of the augmentations.
+        size: training size in pixels.
+        resolutions: further sizes for validation.
         seed: seed of the order and the augmentations.
         pixels: normalisation of the images, on the device.
     """
@@ -41,6 +43,8 @@ class Loaders(L.LightningDataModule):
     in_memory: bool
     watch_test: bool
     augment: list[str]
+    size: list[int]
+    resolutions: list[int | str]
     seed: int
     pixels: PixelNormalisation
     # jsonargparse resolves annotations in the module of a subclass, which has no ResumableLoader.
@@ -62,7 +66,7 @@ class Loaders(L.LightningDataModule):
 
     def sizes(self) -> list[Size]:
         """Return the sizes for validation and test, the training resolution first."""
-        raise NotImplementedError
+        return list(dict.fromkeys(map(Size.of, [self.size, *self.resolutions])))
 
     def train_dataloader(self) -> ResumableLoader:
         """Return the training loader, at the position of a resumed run."""

@@ -24,7 +24,7 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
 
     Args:
         images: images, uint8 [n, C, H, W].
-        labels: classes, int64 [n], or [n, H, W] for a dense task.
+        labels: classes, int64 [n], or integers [n, H, W] for a dense task.
     """
 
     def __init__(self, images: Tensor, labels: Tensor):
@@ -46,6 +46,7 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
         images, labels, done = torch.empty(0), torch.empty(0), 0
         with tqdm(total=total, desc=title, unit="image", leave=False, disable=None) as bar:
             for batch, classes in loader:
+                classes = classes.short() if classes.ndim > 1 else classes  # a map takes a quarter of the memory
                 if not done:
                     images, labels = (x.new_empty(total, *x.shape[1:]) for x in (batch, classes))
                 images[done : done + len(batch)], labels[done : done + len(batch)] = batch, classes
@@ -58,16 +59,18 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Any]:
-        return self.images[index], self.labels[index]
+        return self.images[index], self.labels[index].long()
 
     def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return a whole batch, for loaders with the `collate_fn` `as_it_is`."""
         number = torch.as_tensor(indices)
-        return self.images[number], self.labels[number]
+        return self.images[number], self.labels[number].long()
 
 
 class AugmentedInMemory(ImagesInMemory):
     """Images by (epoch, index) with random pad-crop, flip and rotation that depend only on (seed, epoch, index).
+
+    The maps of a dense task are flipped and turned with their images; they have no pad-crop.
 
     Args:
         source: images in memory.
@@ -103,15 +106,21 @@ class AugmentedInMemory(ImagesInMemory):
         """Return the batch of some keys, all of one epoch."""
         number = torch.tensor([index for _, index in keys])
         corners, flipped, turns = (drawn[number] for drawn in self.draws(keys[0][0]))
-        images = self.images[number]
+        images, labels = self.images[number], self.labels[number].long()
         if self.crop:
             images = crop(F.pad(images, [self.padding] * 4), corners, images.shape[-2:])
-        if self.flip:
-            images = torch.where(flipped[:, None, None, None], images.flip(-1), images)
-        if self.turn:
-            turned = torch.stack([images.rot90(count, (-2, -1)) for count in range(4)])  # [4, B, C, H, W]
-            images = turned[turns, torch.arange(len(turns))]
-        return images, self.labels[number]
+        flipped, turns = flipped & self.flip, turns * self.turn
+        return turned(images, flipped, turns), labels if labels.ndim == 1 else turned(labels, flipped, turns)
+
+
+def turned(images: Tensor, flipped: Tensor, turns: Tensor) -> Tensor:
+    """Return images or maps [B, ..., H, W], flipped where `flipped` [B], then turned by `turns` [B] quarter turns."""
+    if flipped.any():
+        images = torch.where(flipped.view(-1, *[1] * (images.ndim - 1)), images.flip(-1), images)
+    if turns.any():
+        every = torch.stack([images.rot90(count, (-2, -1)) for count in range(4)])  # [4, B, ..., H, W]
+        images = every[turns, torch.arange(len(turns))]
+    return images
 
 
 def crop(images: Tensor, corners: Tensor, size: Sequence[int]) -> Tensor:

@@ -20,11 +20,12 @@ from train.data.generated import GeneratedDataset, GeneratedTask, size_of
 from train.data.held_out import drawn_by
 from train.data.images import AUGMENTATIONS, Transformed, image_transform
 from train.data.loaders import Examples, Loaders
+from train.data.marked_contours import MarkedContoursTask
 from train.data.masked_images import MaskedImages, mask_transform
 from train.data.moving_arrow import MovingArrowTask
 from train.data.normalisation import IMAGES, PixelNormalisation
 from train.data.pathfinder import PathfinderTask
-from train.data.sizes import ONE, Size, Views
+from train.data.sizes import ONE, Views
 from train.data.sources import SOURCES, download_source, majority_accuracy, numbers_of
 from train.data.splits import ImageSplits
 from train.data.tasks import TASKS
@@ -35,8 +36,8 @@ class ImageData(Loaders):
     """Images for training and evaluation: uint8 in the loaders, normalised floats on the device.
 
     Attributes:
-        source: generated task, `arrow`, `moving_arrow` (videos), `pathfinder` or `cells`; or stored images, `mnist`,
-            `cifar10`, `cifar100`, `imagenette`, `imagenet`, `folder`, `hub`, `webdataset` or `masks`; or `videos`.
+        source: generated task, `arrow`, `moving_arrow` (videos), `pathfinder`, `marked_contours` or `cells`; `videos`;
+            or images, `mnist`, `cifar10`, `cifar100`, `imagenette`, `imagenet`, `folder`, `hub`, `webdataset`, `masks`.
         root: folder of the files.
         download: download missing files with torchvision.
         batch_size: number of images per step and process.
@@ -68,6 +69,7 @@ class ImageData(Loaders):
         arrow: options of the arrow task.
         moving_arrow: options of the moving-arrow task, whose images are videos.
         pathfinder: options of Pathfinder.
+        marked_contours: options of the marked contours, whose classes are those of pixels.
         cells: options of the cells task, whose classes are those of pixels.
         size: training size [height, width] or [frames, height, width] in pixels, by default the model's.
         seed: seed of the order, the augmentations and a generated task's stream; held-out sets do not depend on it.
@@ -100,6 +102,7 @@ class ImageData(Loaders):
     arrow: ArrowTask = field(default_factory=ArrowTask)
     moving_arrow: MovingArrowTask = field(default_factory=MovingArrowTask)
     pathfinder: PathfinderTask = field(default_factory=PathfinderTask)
+    marked_contours: MarkedContoursTask = field(default_factory=MarkedContoursTask)
     cells: CellsTask = field(default_factory=CellsTask)
     size: list[int] = field(default_factory=lambda: [108, 108])
     seed: int = 0
@@ -239,10 +242,6 @@ class ImageData(Loaders):
         self.pixels.load(state)
         if self._splits is not None:
             self._splits.check_checkpoint(state)
-
-    def sizes(self) -> list[Size]:
-        """Return the sizes for validation and test, the training resolution first."""
-        return list(dict.fromkeys(map(Size.of, [self.size, *self.resolutions])))
 
     def preprocessing(self) -> Preprocessing:
         """Return the preprocessing that a model trained on these images needs for other images."""

@@ -89,18 +89,18 @@ class PathfinderTask:
         check_types(self)
         for name in ("dash", "thickness", "dot"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"pathfinder: {name} has to be positive, not {getattr(self, name)}.")
+                raise ValueError(f"{self.name}: {name} has to be positive, not {getattr(self, name)}.")
         for name in ("distractors", "base", "gap", "margin"):
             if getattr(self, name) < 0:
-                raise ValueError(f"pathfinder: {name} has to be 0 or more, not {getattr(self, name)}.")
+                raise ValueError(f"{self.name}: {name} has to be 0 or more, not {getattr(self, name)}.")
         if self.dashes < 2 or self.distractor_dashes < 1:
             raise ValueError(
-                f"pathfinder: contours need 2 dashes and distractors 1, not dashes={self.dashes}, "
+                f"{self.name}: contours need 2 dashes and distractors 1, not dashes={self.dashes}, "
                 f"distractor_dashes={self.distractor_dashes}."
             )
         if not 0 < self.turn <= 90 or not 1 <= self.brightness <= 255:
             raise ValueError(
-                f"pathfinder: turn has to lie between 0 and 90 degrees and brightness between 1 and 255, not "
+                f"{self.name}: turn has to lie between 0 and 90 degrees and brightness between 1 and 255, not "
                 f"{self.turn} and {self.brightness}."
             )
         self._style = Style(self.dash, self.gap, self.thickness, self.margin, self.turn, self.dot, self.brightness)
@@ -121,8 +121,8 @@ class PathfinderTask:
         wanted = (2 * dashes + distractors * short) * (self.dash + self.gap) * (self.thickness + self.margin)
         if wanted > CROWDED * room:
             raise ValueError(
-                f"pathfinder: two contours of {dashes} dashes and {distractors} distractors of {short} have no room in "
-                f"{pixels} x {pixels} pixels: they would take {wanted / max(room, 1):.0%} of it, and "
+                f"{self.name}: two contours of {dashes} dashes and {distractors} distractors of {short} have no room "
+                f"in {pixels} x {pixels} pixels: they would take {wanted / max(room, 1):.0%} of it, and "
                 f"{CROWDED:.0%} is the most. Take larger images, fewer or shorter dashes, or a smaller margin."
             )
 
@@ -146,7 +146,7 @@ class PathfinderTask:
             pair, label = pairs[int(uniform() * len(pairs))], int(uniform() < 0.5)
             return Drawing(canvas.draw(contours, list(pair[label])), label, contours, pair[label])
         raise ValueError(
-            f"pathfinder: contours found no room in {pixels} x {pixels} pixels in {DRAWS} attempts. Take larger "
+            f"{self.name}: contours found no room in {pixels} x {pixels} pixels in {DRAWS} attempts. Take larger "
             f"images, fewer or shorter dashes, or a smaller margin."
         )
 
