@@ -9,6 +9,7 @@ import pytest
 from train import cli
 from train.command import parser
 from train.command.help_text import compact, first_sentence, shorter
+from train.data.tasks import TASKS
 
 
 def test_help_of_fit_names_every_option_once(capsys, monkeypatch):
@@ -24,7 +25,7 @@ def test_help_of_fit_names_every_option_once(capsys, monkeypatch):
     options = [each[0] for each in names]
     assert len(options) > 100
     groups = {"--trainer", "--model.vit", "--model.optim", "--model.distillation", "--model.loss", "--data"}
-    hidden = groups | {f"--data.{task}" for task in ("arrow", "moving_arrow", "pathfinder", "cells")}
+    hidden = groups | {f"--data.{task}" for task in TASKS}
     linked = {"--data.seed", "--data.size"}
     expected = [name for name in options if name not in hidden | linked and not name.endswith(".help")]
     assert sorted(told) == sorted(expected)

@@ -9,11 +9,18 @@ from torch.utils.data import DataLoader
 from train.data.arrow import ArrowTask
 from train.data.cells import CellsTask
 from train.data.generated import GeneratedDataset
+from train.data.marked_contours import MarkedContoursTask
 from train.data.moving_arrow import MovingArrowTask
 from train.data.pathfinder import PathfinderTask
 from train.data.sizes import Size
 
-TASKS = [(ArrowTask(), 60), (MovingArrowTask(), Size(4, 60, 60)), (PathfinderTask(), 32), (CellsTask(), 64)]
+TASKS = [
+    (ArrowTask(), 60),
+    (MovingArrowTask(), Size(4, 60, 60)),
+    (PathfinderTask(), 32),
+    (MarkedContoursTask(), 32),
+    (CellsTask(), 64),
+]
 BY_NAME = pytest.mark.parametrize(("task", "pixels"), TASKS, ids=[task.name for task, _ in TASKS])
 
 

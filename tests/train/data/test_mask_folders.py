@@ -145,7 +145,7 @@ def test_masks_in_jpeg_are_named_as_the_cause(root):
     [
         ({"augment": ["erase"]}, "takes crop, resized-crop, flip, rotate-90: leave out erase"),
         ({"augment": ["crop", "resized-crop"]}, "crop keeps the scale"),
-        ({"augment": ["flip"], "in_memory": True}, "in_memory keeps masks as they are"),
+        ({"augment": ["crop"], "in_memory": True}, "an augment of pad-crop, flip, rotate-90 at most"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(root, options, message):

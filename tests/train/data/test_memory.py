@@ -55,6 +55,17 @@ def test_batches_equal_crops_flips_and_turns_of_torchvision(augment):
         assert torch.equal(data[2, index][0], expected)  # alone as in a batch
 
 
+@pytest.mark.parametrize("augment", [["flip"], ["rotate-90"], ["flip", "rotate-90"]])
+def test_maps_are_flipped_and_turned_with_their_images(augment):
+    """A map with the numbers of the pixels is moved as its image is; some images move."""
+    images = torch.arange(24 * 25, dtype=torch.uint8).view(24, 1, 5, 5)
+    data = AugmentedInMemory(ImagesInMemory(images, images[:, 0].short()), augment, seed=3)
+    moved, maps = data.__getitems__([(1, index) for index in range(24)])
+    assert maps.dtype == torch.int64
+    assert torch.equal(moved[:, 0].long(), maps)
+    assert not torch.equal(moved, images)
+
+
 def test_images_are_kept_in_memory_without_augmentation(image_folder):
     """Else they would be cropped and flipped twice, and once for all epochs."""
     options = {"root": str(image_folder), "size": [32, 32], "batch_size": 4, "workers": 0, "augment": ["flip"]}
@@ -111,7 +122,7 @@ def test_augmentations_of_single_images_are_refused(tmp_path, capsys):
     assert "an augment of pad-crop, flip, rotate-90 at most" in fails(arguments, capsys)
 
 
-@pytest.mark.parametrize("source", ["pathfinder", "arrow", "cells"])
+@pytest.mark.parametrize("source", ["pathfinder", "arrow", "marked_contours", "cells"])
 def test_generated_images_are_drawn_once_and_come_in_every_epoch(source):
     given = {"source": source, "size": [60, 60], "batch_size": 4, "train_size": 12, "val_size": 5, "workers": 0}
     data, fresh = ImageData(**given, in_memory=True), ImageData(**given)
@@ -135,6 +146,7 @@ def test_answers_of_generated_images_are_kept():
     """A drawn image has one answer whichever way it is turned; other tasks refuse to be turned."""
     given = {"size": [32, 32], "train_size": 8, "in_memory": True, "augment": ["flip", "rotate-90"]}
     ImageData("pathfinder", **given)
+    ImageData("marked_contours", **given)
     with pytest.raises(ValueError, match="arrow task with flip, rotate-90, which may change the answer"):
         ImageData("arrow", **given)
     with pytest.raises(ValueError, match="new in each epoch"):
