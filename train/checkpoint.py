@@ -98,7 +98,7 @@ def check_same_model(path: str | Path, content: dict[str, Any], asked: dict[str,
     """
     if "published" in content:
         raise CheckpointError(
-            f"{path} is a published model, without the state of an optimiser: start a training from it with "
+            f"{path} is a published model, without the state of an optimiser: start a training run from it with "
             f"--init_from, or test it with python -m eval resolution --checkpoint {Path(path).parent}."
         )
     saved = asdict(vit_config(content))  # newer fields have their defaults

@@ -108,12 +108,12 @@ def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: s
         images = max((int(record["images"]) for record in records if record["images"] != ""), default=0)
         views = table.budget(budget_name).views
         of = f"{images} test images" if views == "1x1" else f"{images} test videos, each by the mean of {views} views"
-        over = f"{of} and {seeds} seeds" if seeds > 1 else f"{of}; one seed, so nothing on the spread of trainings"
+        over = f"{of} and {seeds} seeds" if seeds > 1 else f"{of}; one seed, so nothing on the spread of training runs"
         lines.append(f"Intervals: 95 %, bootstrap (B = 1000) over {over}.")
     lines += note_on_tests(table, records)
     of_time = {name for name, spec in table.columns.items() if spec["measure"] in TIMES}
     if timed := unique((r for r in records if r["column"] in of_time and r["value"] != ""), "column"):
-        lines.append(f"{', '.join(timed)}: inference, measured on {device}. Trainings may have had another device.")
+        lines.append(f"{', '.join(timed)}: inference, measured on {device}. Training runs may have had another device.")
     lines += missing_cells(table, budget_name, records, command)
     for why in unique((record for record in records if record["state"] == NOT_BUILT), "why"):
         models = unique((r for r in records if r["state"] == NOT_BUILT and r["why"] == why), "row")

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, metavar="DIR", help="a folder with the sets of images (default: data)")
     only = "a part: row=dense,banded data=mnist attention=linear"
     parser.add_argument("--only", nargs="+", default=[], metavar="AXIS=NAME,NAME", help=only)
-    parser.add_argument("--jobs", type=positive_int, default=1, help="trainings at a time")
+    parser.add_argument("--jobs", type=positive_int, default=1, help="training runs at a time")
     parser.add_argument("--threads", type=positive_int, help="threads of each; default: an equal share of the cores")
     images = "number of test images, 0 for all (default: that of the budget)"
     parser.add_argument("--images", type=number_of_images, help=images)
@@ -74,7 +74,7 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
         print(list_tables(options.budget, options.data, out, device))
         return
     table = find_table(options.name)
-    table.imports = [*module_names(table.imports), *options.imports]  # the trainings are other processes
+    table.imports = [*module_names(table.imports), *options.imports]  # the training runs are other processes
     runs = out / (table.runs or table.name) / options.budget
     groups = select_groups(make_plan(table, options.budget, options.data, runs), options.only)
     if options.list:
@@ -124,8 +124,8 @@ def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argpar
 
 
 def count(trainings: int) -> str:
-    """Return a number of trainings as text."""
-    return "1 training" if trainings == 1 else f"{trainings} trainings"
+    """Return a number of training runs as text."""
+    return "1 training run" if trainings == 1 else f"{trainings} training runs"
 
 
 EVALUATION = Command(__doc__, add_arguments, run_command, OUT)

@@ -1,4 +1,4 @@
-"""The measures of table columns: functions of a group of trainings, with the column's options.
+"""The measures of table columns: functions of a group of training runs, with the column's options.
 
 Measures in `OF_CONFIG` need no training; all others need finished runs. Every column takes `digits`, or `scientific:
 true` for numbers like 3.1e-07, and `x`, its coordinate on the axis of a figure.

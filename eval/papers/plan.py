@@ -1,4 +1,4 @@
-"""The plan of a table at a budget: its groups of trainings, one for each set, row and kind of attention."""
+"""The plan of a table at a budget: its groups of training runs, one for each set, row and kind of attention."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make_plan(table: TableFile, budget_name: str, root: Path | None, runs: Path)
 
 
 def overrides_of(table: TableFile, budget: Budget, data: str, row: str, attention: str) -> dict[str, Any]:
-    """Return the fields of a group of trainings that replace those of its recipe.
+    """Return the fields of a group of training runs that replace those of its recipe.
 
     Later parts take precedence over earlier ones. Arguments are those of `make_group`.
     """

@@ -35,7 +35,7 @@ def check_table(table: TableFile) -> None:
 
 
 def check_parts(table: TableFile) -> None:
-    """Raise a ValueError for a table without the parts that its trainings, measures or budgets need."""
+    """Raise a ValueError for a table without the parts that its training runs, measures or budgets need."""
     if not table.budgets:
         raise ValueError(f"{table.path} lacks budgets, such as budgets: {{cpu: {{says: one seed}}}}.")
     for name, budget in table.budgets.items():

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from performer_string.models.vit import ViT
 
 LIMITS = (
-    "Images have to be normalised as in training: `model.transform()` does it.",
-    "Attention is bidirectional, and each side of an image has to be a whole number of patches.",
+    "Images must be normalised as in training: `model.transform()` does it.",
+    "Attention is bidirectional, and each side of an image must be a whole number of patches.",
 )
 TAGS = ["performer_string", "vision-transformer", "string-position-encoding"]
 

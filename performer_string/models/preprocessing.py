@@ -92,7 +92,7 @@ class Preprocessing:
 
     def prepare(self, image: Any, cover: Callable[[Tensor], Tensor] | None) -> Tensor:
         """Return one image as `transform` does, where `cover` brings it to its size."""
-        wanted = f"an image has to be a PIL image or a uint8 tensor [C, H, W] of {len(self.mean)} channels"
+        wanted = f"an image must be a PIL image or a uint8 tensor [C, H, W] of {len(self.mean)} channels"
         if not isinstance(image, Tensor):
             from PIL.Image import Image
             from torchvision.transforms import v2

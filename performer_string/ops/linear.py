@@ -1,6 +1,6 @@
 """Linear attention under a rotation of queries and keys: one function, and its implementations by map and device.
 
-Shapes: queries and keys [B, H, N, d]; values [B, H, N, e]; a key mask [B, N] of booleans, True where a key takes part.
+Shapes: queries and keys [B, H, N, d]; values [B, H, N, e]; a key mask [B, N] of booleans, True for keys to attend to.
 """
 
 from __future__ import annotations
@@ -59,7 +59,11 @@ def linear_attention(
 
         o_i = phi(R_i q_i)^T sum_j phi(R_j k_j) v_j^T / phi(R_i q_i)^T sum_j phi(R_j k_j)
 
-    Features, sums and denominator are in float32 or better, whatever the input and autocast. The output of a query is
+    R_i x is `rotation.rotate(x)` here: R(r_i) x up to an orthogonal factor on the left that all tokens share. Random
+    features of it are those of R(r_i) x with another draw of W.
+
+    Features, sums and denominator are float32 or better, whatever the input and autocast. Triton kernels for 16 bits
+    round queries, keys and projections to the type of the input before they multiply them, and sum in float32. The output of a query is
     zero where every key is masked, or every product of features is zero. Products of a user's own map may be negative.
 
     Args:
@@ -72,7 +76,7 @@ def linear_attention(
         positions: positions of the tokens, [N, C], for the locality alone: the rotation contains them already. Decays
             take time linear in N on a regular grid.
         num_prefix: number of leading tokens without a position, for the locality.
-        key_mask: mask of the keys, [B, N], True where a key takes part. All other tokens have to be finite too.
+        key_mask: mask of the keys, [B, N], True for keys to attend to. All other tokens must be finite too.
         key_bias: bias b of the keys, [B, H, N], finite. Each product of features is multiplied by exp(b_j), as if b_j
             were added to a logit. With a normalised locality, b is raised to at least 50 below the largest of its head
             (400 in float64).

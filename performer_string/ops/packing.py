@@ -25,7 +25,7 @@ def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Te
         cu_seqlens: boundaries of the sequences, [0, n_1, n_1 + n_2, .., N], integers that do not decrease; None for no
             packing.
         q, k: queries and keys, [1, H, N, d].
-        key_mask: mask of the keys, which has to be None with `cu_seqlens`.
+        key_mask: mask of the keys, which must be None with `cu_seqlens`.
 
     Returns:
         n_1, n_2, ..; None without packing.
@@ -38,7 +38,7 @@ def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Te
         return None
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.is_floating_point() or cu_seqlens.dtype == torch.bool:
         found = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
-        raise TypeError(f"cu_seqlens has to be a tensor of integers, as torch.int32, not {found}.")
+        raise TypeError(f"cu_seqlens must be a tensor of integers, as torch.int32, not {found}.")
     if q.shape[0] != 1 or q.shape[2] != k.shape[2]:
         raise ValueError(
             f"packed sequences are one batch [1, H, N, d], with queries and keys of the same tokens, not "
@@ -50,7 +50,7 @@ def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Te
     lengths = tuple(end - start for start, end in itertools.pairwise(ends))
     if not lengths or ends[0] != 0 or ends[-1] != q.shape[2] or min(lengths) < 0:
         raise ValueError(
-            f"cu_seqlens has to be [0, n_1, n_1 + n_2, .., N] with N = {q.shape[2]} tokens, and not to decrease; got "
+            f"cu_seqlens must be [0, n_1, n_1 + n_2, .., N] with N = {q.shape[2]} tokens, and not to decrease; got "
             f"{cu_seqlens.tolist()}."
         )
     return lengths

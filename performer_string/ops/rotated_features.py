@@ -45,7 +45,7 @@ def rotated_feature_attention(
         q, k, v: queries, keys and values, [B, H, N, d].
         phi: feature map with m features.
         rotation: rotation R from an encoding with `head_dim` m; None for the identity.
-        key_mask: mask of the keys, [B, N], True where a key takes part.
+        key_mask: mask of the keys, [B, N], True for keys to attend to.
         key_bias: bias b of the keys, [B, H, N], finite. Each product of features is multiplied by exp(b_j).
         cu_seqlens: boundaries of packed sequences, see `linear_attention`.
 

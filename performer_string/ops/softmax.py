@@ -1,6 +1,6 @@
 """Exact softmax attention under a rotation of queries and keys.
 
-Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, True where a key takes part.
+Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, True for keys to attend to.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def softmax_attention(
             of the logits. All N x N weights are then held.
         positions: positions of the tokens, [N, C], for the locality alone: the rotation contains them already.
         num_prefix: number of leading tokens without a position, for the locality.
-        key_mask: mask of the keys, [B, N], True where a key takes part. The output of a sample without keys is zero.
+        key_mask: mask of the keys, [B, N], True for keys to attend to. The output of a sample without keys is zero.
         key_bias: bias b of the keys, [B, H, N], finite, added to the logits of each key.
         scale: scale of the logits; None for d^-1/2.
         cu_seqlens: boundaries of packed sequences, see `linear_attention`.

@@ -50,7 +50,7 @@ def check_effects(name: str, options: Mapping[str, Any], coord_dim: int) -> None
     """
     family = lookup("encoding", name, ENCODINGS)
     if not (isinstance(family, type) and issubclass(family, Encoding)):
-        raise TypeError(f"ENCODINGS[{name!r}] has to be a subclass of Encoding, not {family!r}.")
+        raise TypeError(f"ENCODINGS[{name!r}] must be a subclass of Encoding, not {family!r}.")
     for option, reason in family.unused_options(options, coord_dim).items():
         raise ValueError(
             f"encoding {name!r}: {option}={options[option]!r} has no effect with {reason}. Leave it out, or change "
@@ -95,7 +95,7 @@ def build_encoding(
     """
     family = lookup("encoding", name, ENCODINGS)
     if isinstance(grid, int):
-        raise ValueError(f"grid has to hold one size for each axis, like (14, 14), not {grid}.")
+        raise ValueError(f"grid must hold one size for each axis, like (14, 14), not {grid}.")
     sizes = Sizes(head_dim, num_heads, coord_dim, None if grid is None else tuple(grid), layers, qk_dim)
     check_effects(name, options, coord_dim)
     if qk_dim not in (None, head_dim) and not family.additive:

@@ -151,9 +151,9 @@ def test_sequences_of_one_grid_are_one_batch():
     ("ends", "kind", "message"),
     [
         ([0, 3, 2, TOKENS], ValueError, "not to decrease"),
-        ([1, 3, TOKENS], ValueError, r"has to be \[0, n_1"),
+        ([1, 3, TOKENS], ValueError, r"must be \[0, n_1"),
         ([0, 3], ValueError, rf"N = {TOKENS} tokens"),
-        ([[0, TOKENS]], ValueError, r"has to be \[0, n_1"),
+        ([[0, TOKENS]], ValueError, r"must be \[0, n_1"),
         ([0.0, float(TOKENS)], TypeError, "tensor of integers, as torch.int32, not torch.float32"),
     ],
 )

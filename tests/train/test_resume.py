@@ -13,7 +13,7 @@ from train import cli
 from train.callbacks.checkpoints import AtomicCheckpoints
 from train.checkpoint_file import read_checkpoint
 
-pytestmark = pytest.mark.slow  # trainings
+pytestmark = pytest.mark.slow  # training runs
 FIFTEEN = ("--trainer.max_steps", "15", "--trainer.max_epochs", "-1")
 
 
@@ -106,7 +106,7 @@ def test_checkpoints_at_ends_only(config, tmp_path, capsys):
     run = fit(config, tmp_path / "run", "--checkpoint_every", "0", "--trainer.max_epochs", "1")
     assert isinstance(run.trainer.strategy.checkpoint_io, AtomicCheckpoints)
     assert read_checkpoint(last(tmp_path / "run"))["global_step"] == 10
-    with pytest.raises(ValueError, match="checkpoint_every has to be 0 or more steps, not -1"):
+    with pytest.raises(ValueError, match="checkpoint_every must be 0 or more steps, not -1"):
         fit(config, tmp_path / "other", "--checkpoint_every", "-1")
 
 

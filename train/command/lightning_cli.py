@@ -110,7 +110,7 @@ class TrainingCLI(AskedSettingsCLI):
         """Set the checkpoint from which a run is resumed, also for a job that SLURM requeued.
 
         Raises:
-            ValueError: a test without a trained model, or a training with two starting points.
+            ValueError: a test without a trained model, or a training run with two starting points.
         """
         fits, run_dir = self.subcommand == "fit", Path(config.run_dir) if config.run_dir else None
         if not fits and not config.ckpt_path:  # never untrained weights

@@ -59,7 +59,7 @@ class PixelNormalisation:
         within = ((shift >= 0) & (shift <= 1)).all() and ((scale > 0) & (scale <= 1)).all()
         if not len(shift) == len(scale) == self.channels or not within:
             raise ValueError(
-                f"mean and std have to be {self.channels} numbers each, of images in [0, 1] and not in 0 to 255, "
+                f"mean and std must be {self.channels} numbers each, of images in [0, 1] and not in 0 to 255, "
                 f"std above 0, not {shift.tolist()} and {scale.tolist()}."
             )
         self.shift, self.scale = (x.view(-1, *[1] * self.axes) for x in (shift, scale))  # [C, 1, 1]

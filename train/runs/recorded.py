@@ -51,7 +51,7 @@ def without_place(value: str) -> str:
 
 
 def portable(command: str) -> str:
-    """Return the command of a training for other machines, without options for places on this machine."""
+    """Return the command of a training run for other machines, without options for places on this machine."""
     words: list[str] = []
     arguments = iter(shlex.split(command))
     for word in arguments:
@@ -141,7 +141,7 @@ def unfinished(run: Path, content: Mapping[str, Any]) -> str:
 
 
 def training_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a training that evaluations need, from the content of its checkpoint.
+    """Return the settings of a training run that evaluations need, from the content of its checkpoint.
 
     Returns:
         A mapping with `data` (fields of `ImageData` without places, classes and fingerprint of the images), `steps` (of
