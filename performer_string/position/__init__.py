@@ -12,12 +12,14 @@ from performer_string.position.additive import Absolute, NoEncoding, Sinusoidal
 from performer_string.position.base import Encoding, Sizes
 from performer_string.position.cayley import CayleySTRING
 from performer_string.position.circulant import CirculantSTRING
+from performer_string.position.grid import grid_positions, with_prefix
 from performer_string.position.liere import LieRE
 from performer_string.position.pate_so2 import PaTESO2
 from performer_string.position.pate_so3 import PaTESO3
 from performer_string.position.pate_so4 import PaTESO4
 from performer_string.position.reflection import ReflectionSTRING
 from performer_string.position.rope import RoPE, RoPEMixed, VisionLLaMA
+from performer_string.position.rotation import Rotation
 from performer_string.position.separable import SeparableEncoding
 from performer_string.utils.registry import construct, lookup
 
@@ -37,7 +39,17 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "liere": LieRE,
 }
 
-__all__ = ["ENCODINGS", "Encoding", "SeparableEncoding", "Sizes", "build_encoding", "check_effects"]
+__all__ = [
+    "ENCODINGS",
+    "Encoding",
+    "Rotation",
+    "SeparableEncoding",
+    "Sizes",
+    "build_encoding",
+    "check_effects",
+    "grid_positions",
+    "with_prefix",
+]
 
 
 def check_effects(name: str, options: Mapping[str, Any], coord_dim: int) -> None:
