@@ -192,7 +192,9 @@ def explain_lightning(error: Exception) -> str | None:
             f"from its last checkpoint by `resume`. ({message.splitlines()[0]})"
         )
     if ends := re.search(r"with current_epoch=(\d+), but you have set Trainer\(max_epochs=(\d+)", message):
-        return f"the run has trained {ends[1]} epochs at least: --trainer.max_epochs {ends[2]} must be more than that."
+        return (
+            f"the run is in epoch {int(ends[1]) + 1} or has ended it: --trainer.max_epochs {ends[2]} must not be less."
+        )
     if "No supported gpu backend" in message:
         return "a GPU was asked for (--trainer.accelerator), but torch sees none here. Use cpu, or auto."
     package = message.startswith(("Requirement '", "You want to use `", "No module named"))  # accelerators, loggers

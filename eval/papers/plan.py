@@ -9,8 +9,9 @@ from typing import Any
 
 from eval.papers.group import AXES, Group
 from eval.papers.image_places import missing_images, place_images
-from eval.papers.table_checks import check_measures
+from eval.papers.table_checks import check_column_sizes, check_measures
 from eval.papers.table_spec import Budget, TableFile
+from performer_string.models.config import patch_and_image
 from train.command.arguments import existing_recipe
 from train.command.recipe import check_fields, current_recipe
 from train.data.sizes import Views
@@ -117,6 +118,8 @@ def make_group(
     try:
         check_views(Views.of(budget.views), source)
         check_measures(table, str(group.settings().get("model.vit.head", "class")))
+        config = group.config()
+        check_column_sizes(table, patch_and_image(config.patch_size, config.image_size)[0])
     except ValueError as error:
         raise ValueError(f"{table.path}: {group.model}: {error}") from None
     group.seeds = list(budget.seeds)

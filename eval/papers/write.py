@@ -89,7 +89,8 @@ def show_table(
     check_writable("--out", folder)
     budget = table.budget(options.budget)
     title = heading(table, options.budget, budget)
-    environment_lines = environment(["table", options.name, "--budget", options.budget], device)
+    arguments = ["table", options.name, "--budget", options.budget, *(["--data", "DIR"] if options.data else [])]
+    environment_lines = environment(arguments, device)
     below = notes(table, options.budget, records, command, environment_lines[1].removeprefix("device: "))
     below += [f"Trained on: {line}." for line in trained]
     parts = blocks(table, records)

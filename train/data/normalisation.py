@@ -29,7 +29,7 @@ def channel_statistics(dataset: Dataset[tuple[Tensor, int]]) -> tuple[list[float
     total = min(IMAGES, len(dataset))  # type: ignore[arg-type]
     sums = squares = torch.zeros((), dtype=torch.float64)
     pixels = 0
-    for index in tqdm(range(total), desc="measuring mean and std", unit="image", delay=1.0, leave=False):
+    for index in tqdm(range(total), desc="measuring mean and std", unit="image", delay=1.0, leave=False, disable=None):
         image = dataset[index][0].flatten(1).double() / 255  # [C, pixels]
         sums, squares, pixels = sums + image.sum(1), squares + image.square().sum(1), pixels + image.shape[1]
     mean = sums / pixels
