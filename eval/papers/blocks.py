@@ -139,7 +139,9 @@ def note_on_tests(table: TableFile, records: Sequence[Row]) -> list[str]:
     if len(own) < len(by_reference):
         texts.insert(0, f"to {label_of(table, 'row', table.reference)}")
     to = "; ".join(texts) + ("," if own else "")
-    found = {table.columns[str(record["column"])].get("test", "paired") for record in records if record["holm"] != ""}
+    found = {
+        table.columns.get(str(record["column"]), {}).get("test", "paired") for record in records if record["holm"] != ""
+    }
     paired = f"Tests are {to} on the same images: p, and after the semicolon p by Holm's correction"
     if found == {"paired"}:
         return [f"{paired} in this table."]
