@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,9 @@ def list_tables(budget: str, root: Path | None, out: Path, device: torch.device)
     """Return the list of all tables at a budget."""
     lines, timed, kept = [], dict[str, float](), []
     where = f"{machine(device)}; {versions()}"
-    for table in tqdm(list(all_tables()), desc="tables", leave=False, disable=None):
+    tables = list(all_tables())
+    sys.stderr.write(f"Timing a few steps of {len(tables)} tables, which takes minutes on a busy machine ...\n")
+    for table in tqdm(tables, desc="tables", leave=False, disable=None):
         if budget not in table.budgets:
             continue
         groups = make_plan(table, budget, root, out / (table.runs or table.name) / budget)
