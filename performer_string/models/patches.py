@@ -71,7 +71,10 @@ def patch_grid(sizes: Sequence[int], patch: Sequence[int]) -> tuple[int, ...]:
         ValueError: another number of axes, or sizes that the patches do not divide, with the nearest that they do.
     """
     if len(sizes) != len(patch):
-        raise ValueError(f"this model takes images of {len(patch)} axes, not {len(sizes)}: {tuple(sizes)}.")
+        order = {2: "height and width", 3: "frames, height and width"}.get(len(patch), f"{len(patch)} numbers")
+        raise ValueError(
+            f"this model takes images of {len(patch)} axes, not {len(sizes)}: {tuple(sizes)}. A size is {order}."
+        )
     if any(size % p for size, p in zip(sizes, patch, strict=True)):
         near = [max((size + p // 2) // p, 1) * p for size, p in zip(sizes, patch, strict=True)]
         image, patches, better = (" x ".join(map(str, each)) for each in (sizes, patch, near))

@@ -143,7 +143,8 @@ class Preprocessed:
             )
         if len(self.patch) != 2:
             raise ValueError(
-                f"a transform is for models of images, and this one has patches of {len(self.patch)} axes."
+                f"a transform is for models of images, and this one has patches of {len(self.patch)} axes: normalise "
+                f"its inputs by model.preprocessing.mean and .std, of pixels in [0, 1]."
             )
         size = patch_and_image(self.config.patch_size, self.config.image_size)[1] if size is None else size
         size = (size,) * len(self.patch) if isinstance(size, int) else tuple(size)
