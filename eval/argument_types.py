@@ -74,5 +74,5 @@ def choose_device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"--device {name}: torch sees no GPU here. Use --device cpu, or auto.")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ValueError(f"--device has to be auto, cpu, cuda or cuda:NUMBER, not {name!r}.")
+        raise ValueError(f"--device must be auto, cpu, cuda or cuda:NUMBER, not {name!r}.")
     return torch.device(name)

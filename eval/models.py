@@ -39,7 +39,10 @@ def check_images(vit: ViT, path: object) -> None:
     """
     if len(vit.patch) != 2:
         kind = {1: "sequences", 3: "videos or volumes"}.get(len(vit.patch), f"inputs of {len(vit.patch)} axes")
-        raise ValueError(f"{path} is a model of {kind}, and this command takes models of images.")
+        raise ValueError(
+            f"{path} is a model of {kind}, and this command takes models of images. `eval resolution` and "
+            f"`eval confusion` take videos; in Python a model takes tensors [B, channels, *size]."
+        )
 
 
 def check_head(vit: ViT, path: object, head: str = "class") -> None:

@@ -64,7 +64,7 @@ def few_seeds(rows: Sequence[Row]) -> list[str]:
     factors = " and ".join(f"{t.ppf(0.975, n - 1):.1f} with {n} seeds" for n in few)
     return [
         f"Intervals over seeds are Student's, of as many standard errors of the mean: {factors}. They are of "
-        f"trainings, not of images."
+        f"training runs, not of images."
     ]
 
 

@@ -102,7 +102,7 @@ class Test(NamedTuple):
 def paired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) -> Test:
     """Return the paired t-test of two models on the same images, each image's values averaged over the seeds.
 
-    Its conclusion is about these trained models on other images, not about other trainings.
+    Its conclusion is about these trained models on other images, not about other training runs.
 
     Args:
         model, reference: values [seeds, images] for the same images.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from performer_string.utils.public_names import MODULES, public_name
+
 if TYPE_CHECKING:
     from performer_string.bias import LOCALITIES, RelativeBias, build_locality
     from performer_string.feature_maps import FEATURE_MAPS, FeatureMap, RandomFeatures, build_feature_map
@@ -86,52 +88,17 @@ __all__ = [
     "with_prefix",
 ]
 
-# A name is imported when it is used, so that what needs no torch, such as drawing stored results, does not load it.
 PACKAGES = {"bias", "feature_maps", "images", "layers", "models", "ops", "position", "utils"}
-MODULES = {
-    "bias": ("LOCALITIES", "RelativeBias", "build_locality"),
-    "feature_maps": ("FEATURE_MAPS", "FeatureMap", "RandomFeatures", "build_feature_map"),
-    "layers.attention": ("SelfAttention",),
-    "layers.backends": ("ATTENTIONS", "AttentionBackend", "build_attention"),
-    "layers.block": ("Block",),
-    "layers.multihead": ("MultiheadAttention",),
-    "layers.performer": ("PerformerSelfAttention",),
-    "layers.values": ("VALUE_MAPS", "ValueMap", "build_value_map"),
-    "models.batching": ("batch_images",),
-    "models.card": ("ModelDetails",),
-    "models.config": ("VARIANTS", "ViTConfig"),
-    "models.fold": ("fold",),
-    "models.narrow": ("NarrowReport", "narrow"),
-    "models.packing": ("packed_features",),
-    "models.performerize": ("PerformerizeReport", "performerize"),
-    "models.preprocessing": ("Preprocessing",),
-    "models.timm": ("from_timm",),
-    "models.vit": ("ViT",),
-    "ops.context": ("AttentionContext",),
-    "ops.layout": ("TokenLayout",),
-    "ops.linear": ("linear_attention",),
-    "ops.rotated_features": ("rotated_feature_attention",),
-    "ops.softmax": ("softmax_attention",),
-    "position": ("ENCODINGS", "Encoding", "SeparableEncoding", "Sizes", "build_encoding"),
-    "position.grid": ("grid_positions", "with_prefix"),
-    "position.rotation": ("Rotation",),
-    "utils.seeds": ("derive_seed",),
-}
 FORMER_NAMES = {"OffsetKernel": "RelativeBias", "Attend": "AttentionBackend"}
 
 
 def __getattr__(name: str) -> Any:
-    current = FORMER_NAMES.get(name, name)
-    for module, names in MODULES.items():
-        if current in names:
-            value = getattr(importlib.import_module(f"{__name__}.{module}"), current)
-            globals()[name] = value
-            return value
     if name in PACKAGES:  # `performer_string.models.vit` works after `import performer_string` alone
         for module in MODULES:
             importlib.import_module(f"{__name__}.{module}")
         return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = public_name(__name__, FORMER_NAMES.get(name, name))
+    return value
 
 
 def __dir__() -> list[str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from performer_string.utils.public_names import MODULES
 
 REPOSITORY = Path(__file__).parents[1]
 HEAVY = (
@@ -42,9 +45,22 @@ def test_the_library_needs_torch_and_einops_only():
 def test_names_are_imported_when_they_are_used():
     import performer_string
 
-    listed = {name for names in performer_string.MODULES.values() for name in names}
+    listed = {name for names in MODULES.values() for name in names}
     assert set(performer_string.__all__) <= listed | set(performer_string.FORMER_NAMES)
     assert listed | set(performer_string.__all__) <= set(dir(performer_string))
     assert performer_string.OffsetKernel is performer_string.RelativeBias
     with pytest.raises(AttributeError, match="has no attribute 'VIT'"):
         _ = performer_string.VIT
+
+
+def test_packages_have_the_public_names_of_their_modules():
+    import performer_string
+
+    for module, names in MODULES.items():
+        package, _, rest = module.partition(".")
+        own = importlib.import_module(f"performer_string.{package}")
+        for name in names:
+            if package != "utils" and rest != name:  # `models.fold` is the module of the function `fold`
+                assert getattr(own, name) is getattr(performer_string, name)
+    with pytest.raises(ImportError, match="cannot import name 'ViTs'"):
+        from performer_string.models import ViTs  # noqa: F401

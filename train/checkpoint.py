@@ -62,7 +62,7 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
         form_as(classifier.vit, vit_weights(content))
         classifier.load_state_dict(content["state_dict"])
         classifier.vit.preprocessing = Preprocessing.of_checkpoint(content)
-        data = ImageData.from_checkpoint(content["ImageData"])
+        data = ImageData.from_checkpoint(data_state(content))
         optim = OptimConfig(**current_fields(saved.get("optim", {})))  # newer fields have their defaults
         distillation = DistillationConfig(**saved.get("distillation", {}))
         loss = LossConfig(**saved.get("loss", {}))
@@ -72,6 +72,18 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
     terms = {"distillation": asdict(distillation), "loss": asdict(loss)}
     settings = {**asdict(vit), **asdict(optim), **data.plain(), **terms, "steps": steps}
     return Trained(path, classifier.eval(), data, settings)
+
+
+def data_state(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of `ImageData` in a checkpoint, with the mean and standard deviation that the model expects.
+
+    Folders that 0.1 published lack those that their training measured, but have them in their preprocessing.
+    """
+    state: dict[str, Any] = content["ImageData"]
+    preprocessing = Preprocessing.of_checkpoint(content)
+    if "measured" in state or preprocessing is None:
+        return state
+    return {**state, "measured": {"mean": list(preprocessing.mean), "std": list(preprocessing.std)}}
 
 
 def difference(name: str, saved: Any, asked: Any) -> str:
@@ -98,7 +110,7 @@ def check_same_model(path: str | Path, content: dict[str, Any], asked: dict[str,
     """
     if "published" in content:
         raise CheckpointError(
-            f"{path} is a published model, without the state of an optimiser: start a training from it with "
+            f"{path} is a published model, without the state of an optimiser: start a training run from it with "
             f"--init_from, or test it with python -m eval resolution --checkpoint {Path(path).parent}."
         )
     saved = asdict(vit_config(content))  # newer fields have their defaults

@@ -19,7 +19,7 @@ def read_checkpoint(path: str | Path, data: bool = True) -> dict[str, Any]:
 
     Args:
         path: path of the file.
-        data: whether the file has to contain the data settings of the training.
+        data: whether the file must contain the data settings of the training.
 
     Raises:
         CheckpointError: a file that is missing, damaged or of another kind.
@@ -33,7 +33,7 @@ def read_checkpoint(path: str | Path, data: bool = True) -> dict[str, Any]:
             )
         return content
     if not content.keys() >= KEYS:
-        raise CheckpointError(f"{path} is not a checkpoint of this project: it has to hold {', '.join(sorted(KEYS))}.")
+        raise CheckpointError(f"{path} is not a checkpoint of this project: it must hold {', '.join(sorted(KEYS))}.")
     return content
 
 

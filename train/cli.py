@@ -87,7 +87,7 @@ def choose_command(arguments: Sequence[str], program: str) -> str:
     if name in COMMANDS:
         return name
     if not name or name.startswith("-"):
-        sys.stderr.write(f"error: a command has to come first.\n{usage(program)}\n")
+        sys.stderr.write(f"error: a command must come first.\n{usage(program)}\n")
     else:
         hint = nearest(name, COMMANDS)
         sys.stderr.write(f"error: unknown command {name!r}.{hint} Known: {', '.join(COMMANDS)}.\n")
@@ -193,7 +193,7 @@ def explain_lightning(error: Exception) -> str | None:
         )
     if ends := re.search(r"with current_epoch=(\d+), but you have set Trainer\(max_epochs=(\d+)", message):
         return (
-            f"the run has trained {ends[1]} epochs at least: --trainer.max_epochs {ends[2]} has to be more than that."
+            f"the run is in epoch {int(ends[1]) + 1} or has ended it: --trainer.max_epochs {ends[2]} must not be less."
         )
     if "No supported gpu backend" in message:
         return "a GPU was asked for (--trainer.accelerator), but torch sees none here. Use cpu, or auto."
@@ -213,8 +213,8 @@ def main(
 ) -> None:
     """Run a command; arguments are those of `run`.
 
-    Errors that a user can fix end with one message and exit status 2. A training that Ctrl-C stopped ends with 130, and
-    one that is out of time with 75.
+    Errors that a user can fix end with one message and exit status 2. A training run that Ctrl-C stopped ends with
+    130, and one that is out of time with 75.
     """
     try:
         with one_message(explain):

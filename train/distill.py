@@ -53,7 +53,7 @@ class DistillationConfig:
             raise ValueError(f"distillation.weight is a share in [0, 1], not {self.weight}.")
         if self.temperature <= 0 or self.attention < 0:
             raise ValueError(
-                f"distillation.temperature has to be positive and distillation.attention 0 or more, not "
+                f"distillation.temperature must be positive and distillation.attention 0 or more, not "
                 f"{self.temperature} and {self.attention}."
             )
         if self.teacher and self.weight == self.attention == 0:
@@ -164,7 +164,7 @@ class Teacher:
             targets = self.vit(self.images(images)).float()
         if c.attention:
             errors = [
-                relative_error(
+                relative_squared_error(
                     attention(there.args[0].to(here.args[0].dtype), *here.args[1:], **here.kwargs), there.output
                 )
                 for attention, here, there in zip(student.attentions(), calls, teacher_calls, strict=True)
@@ -187,7 +187,7 @@ def divergence(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     return temperature**2 * F.kl_div(s, t, reduction="batchmean", log_target=True)
 
 
-def relative_error(output: Tensor, target: Tensor) -> Tensor:
+def relative_squared_error(output: Tensor, target: Tensor) -> Tensor:
     """Return |o - u|^2 / |u|^2 over all tokens of all samples.
 
     Args:

@@ -1,4 +1,4 @@
-"""The style of all figures, of trainings and evaluations: fonts and lines in `paper.mplstyle`, colours and markers.
+"""The style of all figures, of training runs and evaluations: fonts and lines in `paper.mplstyle`, colours and markers.
 
 It does not import matplotlib, which a training needs only to draw.
 """

@@ -39,13 +39,11 @@ class LossConfig:
         weights = self.class_weights
         if isinstance(weights, str):
             if weights != BALANCED:
-                raise ValueError(
-                    f"class_weights has to be balanced, numbers for all classes, or none, not {weights!r}."
-                )
+                raise ValueError(f"class_weights must be balanced, numbers for all classes, or none, not {weights!r}.")
         elif weights is not None and (min(weights, default=0.0) < 0 or sum(weights) <= 0):
-            raise ValueError(f"class_weights have to be 0 or more, and one of them above 0, not {weights}.")
+            raise ValueError(f"class_weights must be 0 or more, and one of them above 0, not {weights}.")
         if self.focal_gamma < 0:
-            raise ValueError(f"focal_gamma has to be 0 or more, not {self.focal_gamma}.")
+            raise ValueError(f"focal_gamma must be 0 or more, not {self.focal_gamma}.")
 
 
 def soft_labels(targets: Tensor, classes: int, smoothing: float) -> Tensor:
@@ -129,5 +127,5 @@ def class_weights(config: LossConfig, classes: int, labels: Tensor | None) -> Te
             raise ValueError(f"the labels go from {labels.min()} to {labels.max()}: {classes} are numbered from 0.")
         return balanced_weights(labels, classes)
     if len(weights) != classes:
-        raise ValueError(f"class_weights has to hold {classes} numbers, one for each class, not {len(weights)}.")
+        raise ValueError(f"class_weights must hold {classes} numbers, one for each class, not {len(weights)}.")
     return torch.tensor(weights)

@@ -239,7 +239,7 @@ class ImageClassifier(L.LightningModule):
         steps = float(self.trainer.estimated_stepping_batches)
         if not math.isfinite(steps):
             raise ValueError(
-                "the learning rate follows a cosine to the end of the training, which has to be known: give "
+                "the learning rate follows a cosine to the end of the training, which must be known: give "
                 "--trainer.max_epochs or --trainer.max_steps, beside --trainer.max_time where there is one."
             )
         schedule = LambdaLR(optimizer, lambda step: learning_rate(step, steps, c.warmup, c.min_lr))

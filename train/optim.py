@@ -10,7 +10,7 @@ from performer_string.utils.validation import check_types
 
 @dataclass
 class OptimConfig:
-    """Settings of a training.
+    """Settings of a training run.
 
     Attributes:
         lr: peak learning rate of AdamW, typically 1e-4 to a few 1e-3.
@@ -69,9 +69,7 @@ class OptimConfig:
         check_types(self)
         self.betas = (self.betas[0], self.betas[1])
         if self.lr <= 0 or self.weight_decay < 0:
-            raise ValueError(
-                f"lr has to be positive and weight_decay 0 or more, not {self.lr} and {self.weight_decay}."
-            )
+            raise ValueError(f"lr must be positive and weight_decay 0 or more, not {self.lr} and {self.weight_decay}.")
         for name in ("warmup", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is a share in [0, 1), not {getattr(self, name)}.")
@@ -83,21 +81,21 @@ class OptimConfig:
             self.encoding_weight_decay, self.encoding_l2
         ) < 0:
             raise ValueError(
-                f"encoding_lr has to be positive, encoding_weight_decay and encoding_l2 0 or more, not "
+                f"encoding_lr must be positive, encoding_weight_decay and encoding_l2 0 or more, not "
                 f"{self.encoding_lr}, {self.encoding_weight_decay} and {self.encoding_l2}."
             )
         if min(self.mixup, self.cutmix, self.redraw_every) < 0:
-            raise ValueError("mixup, cutmix and redraw_every have to be 0 or more.")
+            raise ValueError("mixup, cutmix and redraw_every must be 0 or more.")
         factors = (self.image_scale, self.randomized_positions, self.position_scale)
         if min(factors) < 1 or self.position_offset < 0:
             raise ValueError(
-                f"image_scale, randomized_positions and position_scale have to be 1 or more, position_offset 0 or "
+                f"image_scale, randomized_positions and position_scale must be 1 or more, position_offset 0 or "
                 f"more, not {', '.join(map(str, factors))} and {self.position_offset}."
             )
         least = self.randomized_positions_min
         if least is not None and not 1 <= least < self.randomized_positions:
             raise ValueError(
-                f"randomized_positions_min has to be 1 or more and below randomized_positions, "
+                f"randomized_positions_min must be 1 or more and below randomized_positions, "
                 f"{self.randomized_positions}, not {least}."
             )
 
@@ -107,7 +105,7 @@ def learning_rate(step: int, steps: float, warmup: float, minimum: float) -> flo
 
     Args:
         step: index of the optimiser step, from 0.
-        steps: number of steps of the whole training.
+        steps: number of steps of the whole training run.
         warmup: share of the training for the warm-up.
         minimum: share of the peak at the end.
     """

@@ -1,4 +1,4 @@
-"""Start a training with the weights of a checkpoint, and report how models and data differ."""
+"""Start a training run with the weights of a checkpoint, and report how models and data differ."""
 
 from __future__ import annotations
 

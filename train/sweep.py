@@ -137,7 +137,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
     )
     parser.add_argument("sweep", type=Path, help="a sweep.yaml of experiments/, or another YAML file")
     parser.add_argument("--only", nargs="+", default=[], metavar="AXIS=NAME,NAME", help="a part of it; model, seed too")
-    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="training runs at a time")
     parser.add_argument("--threads", type=int, help="threads of each; default: OMP_NUM_THREADS, or shared cores")
     parser.add_argument("--out", type=Path, help="folder of the runs; default: runs/NAME for NAME/sweep.yaml")
     parser.add_argument("--list", action="store_true", help="list the runs and their commands, and do nothing")

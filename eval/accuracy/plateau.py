@@ -60,9 +60,9 @@ def with_logs(paths: Sequence[Path]) -> list[Path]:
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each run."""
     if not options.run:
-        raise ValueError("no run is named: python -m eval plateau RUN ..., with the folders of trainings.")
+        raise ValueError("no run is named: python -m eval plateau RUN ..., with the folders of training runs.")
     if options.window < 1:
-        raise ValueError(f"--window has to be 1 or more, not {options.window}.")
+        raise ValueError(f"--window must be 1 or more, not {options.window}.")
     for run in tqdm(with_logs(options.run), desc="runs", leave=False, disable=None):
         logged = read_log(run)
         if LOSS not in logged:

@@ -48,7 +48,7 @@ def draw_losses(axis: Axes, rows: Sequence[Row], styles: Mapping[str, Any]) -> N
 
 
 def loss_limits(values: Sequence[float], from_zero: bool) -> tuple[float, float]:
-    """Return the limits of the loss axis; from 0, the curves of short trainings on photographs would look flat."""
+    """Return the limits of the loss axis; from 0, the curves of short training runs on photographs would look flat."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     return (0.0, 1.05 * high) if from_zero else (low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1))
 

@@ -53,7 +53,7 @@ def predict_tiles(model: Callable[[Tensor], Tensor], image: Tensor, tile: int, o
     height, width = image.shape[-2:]
     if not 0 <= overlap < 1 or not 1 <= tile <= min(height, width):
         raise ValueError(
-            f"tiles of {tile} pixels have to fit into an image of {height} x {width}, with an overlap in [0, 1), not "
+            f"tiles of {tile} pixels must fit into an image of {height} x {width}, with an overlap in [0, 1), not "
             f"{overlap}."
         )
     step = max(1, math.floor(tile * (1 - overlap)))

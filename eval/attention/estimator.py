@@ -129,7 +129,7 @@ def study(trained: Trained, size: Size, options: argparse.Namespace, device: tor
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each model, resolution, layer and head."""
     if options.queries < 1:
-        raise ValueError(f"--queries has to be 1 or more, not {options.queries}.")
+        raise ValueError(f"--queries must be 1 or more, not {options.queries}.")
     for trained in checkpoints.load_models(options):
         for size in options.resolutions:
             measured = study(trained, size, options, device)

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield rows for encodings, feature maps and untrained models, or for trained models alone."""
     if options.head_dim % 12:
-        raise ValueError(f"--head-dim has to be divisible by 12, for blocks of 2, 3 and 4, not {options.head_dim}.")
+        raise ValueError(f"--head-dim must be divisible by 12, for blocks of 2, 3 and 4, not {options.head_dim}.")
     torch.manual_seed(options.seed)
     if options.checkpoint:
         vits = [load_trained(path).classifier.vit for path in options.checkpoint]

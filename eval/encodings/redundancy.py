@@ -142,7 +142,7 @@ def after_the_rotation(head_dim: int) -> Row:
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each pair of encodings."""
     if options.head_dim % 12:
-        raise ValueError(f"--head-dim has to be divisible by 12, for blocks of 3 and 4, not {options.head_dim}.")
+        raise ValueError(f"--head-dim must be divisible by 12, for blocks of 3 and 4, not {options.head_dim}.")
     planes = options.head_dim // 2
     for target_name in tqdm(FAMILIES, desc="targets", leave=False, disable=None):
         torch.manual_seed(options.seed)

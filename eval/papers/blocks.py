@@ -108,12 +108,12 @@ def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: s
         images = max((int(record["images"]) for record in records if record["images"] != ""), default=0)
         views = table.budget(budget_name).views
         of = f"{images} test images" if views == "1x1" else f"{images} test videos, each by the mean of {views} views"
-        over = f"{of} and {seeds} seeds" if seeds > 1 else f"{of}; one seed, so nothing on the spread of trainings"
+        over = f"{of} and {seeds} seeds" if seeds > 1 else f"{of}; one seed, so nothing on the spread of training runs"
         lines.append(f"Intervals: 95 %, bootstrap (B = 1000) over {over}.")
     lines += note_on_tests(table, records)
     of_time = {name for name, spec in table.columns.items() if spec["measure"] in TIMES}
     if timed := unique((r for r in records if r["column"] in of_time and r["value"] != ""), "column"):
-        lines.append(f"{', '.join(timed)}: inference, measured on {device}. Trainings may have had another device.")
+        lines.append(f"{', '.join(timed)}: inference, measured on {device}. Training runs may have had another device.")
     lines += missing_cells(table, budget_name, records, command)
     for why in unique((record for record in records if record["state"] == NOT_BUILT), "why"):
         models = unique((r for r in records if r["state"] == NOT_BUILT and r["why"] == why), "row")
@@ -139,7 +139,15 @@ def note_on_tests(table: TableFile, records: Sequence[Row]) -> list[str]:
     if len(own) < len(by_reference):
         texts.insert(0, f"to {label_of(table, 'row', table.reference)}")
     to = "; ".join(texts) + ("," if own else "")
-    return [f"Tests are {to} on the same images: p, and after the semicolon p by Holm's correction in this table."]
+    found = {
+        table.columns.get(str(record["column"]), {}).get("test", "paired") for record in records if record["holm"] != ""
+    }
+    paired = f"Tests are {to} on the same images: p, and after the semicolon p by Holm's correction"
+    if found == {"paired"}:
+        return [f"{paired} in this table."]
+    if found == {"unpaired"}:
+        return [f"Tests are {to} and unpaired: p, and after the semicolon p by Holm's correction in this table."]
+    return [f"{paired} over the paired tests of this table. Unpaired tests are corrected apart."]
 
 
 def attention_note(table: TableFile) -> list[str]:

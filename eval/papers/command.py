@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list all tables, the data they need, and their time")
     parser.add_argument("--no-train", action="store_true", help="train nothing; print from the runs that exist")
     parser.add_argument("--data", type=Path, metavar="DIR", help="a folder with the sets of images (default: data)")
-    only = "a part: row=dense,banded data=mnist attention=linear"
+    only = "train a part: row=dense,banded data=mnist attention=linear"
     parser.add_argument("--only", nargs="+", default=[], metavar="AXIS=NAME,NAME", help=only)
-    parser.add_argument("--jobs", type=positive_int, default=1, help="trainings at a time")
+    parser.add_argument("--jobs", type=positive_int, default=1, help="training runs at a time")
     parser.add_argument("--threads", type=positive_int, help="threads of each; default: an equal share of the cores")
     images = "number of test images, 0 for all (default: that of the budget)"
     parser.add_argument("--images", type=number_of_images, help=images)
@@ -52,6 +52,7 @@ def command_of(table: TableFile, options: argparse.Namespace) -> str:
     words = ["python", "-m", "eval", "table", options.name or table.name]
     words += ["--data", str(options.data)] if options.data else []
     words += ["--imports", *options.imports] if options.imports else []
+    words += ["--out", str(options.out)] if options.out else []
     return shlex.join(words)
 
 
@@ -74,9 +75,10 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
         print(list_tables(options.budget, options.data, out, device))
         return
     table = find_table(options.name)
-    table.imports = [*module_names(table.imports), *options.imports]  # the trainings are other processes
+    table.imports = [*module_names(table.imports), *options.imports]  # the training runs are other processes
     runs = out / (table.runs or table.name) / options.budget
-    groups = select_groups(make_plan(table, options.budget, options.data, runs), options.only)
+    plan = make_plan(table, options.budget, options.data, runs)
+    groups = select_groups(plan, options.only)
     if options.list:
         print(list_runs(table, options.budget, groups, device))
         return
@@ -86,8 +88,9 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
     if table.evaluation:
         run_evaluation(table, options.budget, groups, out / table.name, options)
         return
-    records, curves = measure_table(table, groups, options, device)
-    command, trained = command_of(table, options), devices_of(groups)
+    shown = [group for group in plan if group in groups or group.finished()]  # --only must not take cells away
+    records, curves = measure_table(table, shown, options, device)
+    command, trained = command_of(table, options), devices_of(shown)
     show_table(table, records, curves, out / table.name, options, device, command, trained)
 
 
@@ -124,8 +127,8 @@ def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argpar
 
 
 def count(trainings: int) -> str:
-    """Return a number of trainings as text."""
-    return "1 training" if trainings == 1 else f"{trainings} trainings"
+    """Return a number of training runs as text."""
+    return "1 training run" if trainings == 1 else f"{trainings} training runs"
 
 
 EVALUATION = Command(__doc__, add_arguments, run_command, OUT)

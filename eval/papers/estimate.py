@@ -78,9 +78,9 @@ def images_of_step(config: ViTConfig) -> int:
 
 
 def estimates(groups: Sequence[Group], device: torch.device, timed: dict[str, float] | None = None) -> dict[str, float]:
-    """Return the time in seconds of one training of each group with a run left to train, by its model's name.
+    """Return the time in seconds of one training run of each group with a run left to train, by its model's name.
 
-    Steps take random images, so that only the number of a set's images has to be known; without it there is no
+    Steps take random images, so that only the number of a set's images must be known; without it there is no
     estimate. For each set and kind of attention one row is timed, and its time is used for all rows.
 
     Args:

@@ -1,4 +1,4 @@
-"""One cell of a table as a group of trainings: one set, row and kind of attention, in all seeds."""
+"""One cell of a table as a group of training runs: one set, row and kind of attention, in all seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LACKING = "no "  # prefix of the states for missing images
 
 @dataclass
 class Group:
-    """The trainings of one cell, which differ only in their seed.
+    """The training runs of one cell, which differ only in their seed.
 
     Attributes:
         data, row, attention: names of the set, row and kind of attention in the table's file.
@@ -29,7 +29,7 @@ class Group:
         overrides: recipe fields with other values, by full name.
         state: `planned`, or why there is no training: `not in this budget`, `not built: ...`, `no images: ...`.
         images: number of training images where the table states it; otherwise 0.
-        seeds: seeds of the trainings, including those whose images are missing.
+        seeds: seeds of the training runs, including those whose images are missing.
         folders: folders of the runs, by seed.
         start_from: group whose checkpoint of the same seed each run starts from; None for a new start.
     """
@@ -62,12 +62,12 @@ class Group:
         return ViTConfig(**{name.removeprefix("model.vit."): settings[name] for name in known & settings.keys()})
 
     def leave_out(self, state: str) -> None:
-        """Plan no trainings, for the reason `state`."""
+        """Plan no training runs, for the reason `state`."""
         self.state, self.folders = state, {}
         self.seeds = self.seeds if state.startswith(LACKING) else []
 
     def left(self) -> int:
-        """Return the number of unfinished trainings, including those whose images are missing."""
+        """Return the number of unfinished training runs, including those whose images are missing."""
         return len(self.seeds) - len(self.finished())
 
     def finished(self) -> dict[int, Path]:
@@ -75,7 +75,7 @@ class Group:
         return {seed: path for seed, path in self.folders.items() if (path / METRICS).is_file()}
 
     def runs(self) -> Iterator[Run]:
-        """Yield the runs for a sweep; runs they start from have to be finished."""
+        """Yield the runs for a sweep; runs they start from must be finished."""
         choices = {"data": self.data, "row": self.row, "attention": self.attention}
         for seed, folder in self.folders.items():
             overrides = dict(self.overrides)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,9 @@ def list_tables(budget: str, root: Path | None, out: Path, device: torch.device)
     """Return the list of all tables at a budget."""
     lines, timed, kept = [], dict[str, float](), []
     where = f"{machine(device)}; {versions()}"
-    for table in tqdm(list(all_tables()), desc="tables", leave=False, disable=None):
+    tables = list(all_tables())
+    sys.stderr.write(f"Timing a few steps of {len(tables)} tables, which takes minutes on a busy machine ...\n")
+    for table in tqdm(tables, desc="tables", leave=False, disable=None):
         if budget not in table.budgets:
             continue
         groups = make_plan(table, budget, root, out / (table.runs or table.name) / budget)
@@ -46,7 +49,7 @@ def list_tables(budget: str, root: Path | None, out: Path, device: torch.device)
                 "what it shows": table.shows,
                 "budget": table.budgets[budget].says or budget,
                 "comes with": ", ".join(stored_budgets(table.name)),
-                "trainings": f"{planned - open_} of {planned} done" if planned else "none",
+                "training runs": f"{planned - open_} of {planned} done" if planned else "none",
                 "each": f"{duration(each[0])} to {duration(each[-1])}" if each else "",
                 "left": time_left(unfinished, times),
                 "needs": needs(groups),
@@ -59,7 +62,7 @@ def list_tables(budget: str, root: Path | None, out: Path, device: torch.device)
 
 
 def time_left(unfinished: Sequence[Group], times: Mapping[str, float]) -> str:
-    """Return the time of the trainings of groups as text; `not known` where it is known for none."""
+    """Return the time of the training runs of groups as text; `not known` where it is known for none."""
     if not times:
         return "not known" if unfinished else ""
     total = duration(seconds_left(unfinished, times))
@@ -67,7 +70,7 @@ def time_left(unfinished: Sequence[Group], times: Mapping[str, float]) -> str:
 
 
 def seconds_left(unfinished: Sequence[Group], times: Mapping[str, float]) -> float:
-    """Return the time of the trainings of groups in seconds, as far as it is known."""
+    """Return the time of the training runs of groups in seconds, as far as it is known."""
     return sum(times.get(group.model, 0.0) * group.left() for group in unfinished)
 
 
@@ -83,7 +86,7 @@ def needs(groups: Sequence[Group]) -> str:
 
 
 def list_runs(table: TableFile, budget: str, groups: Sequence[Group], device: torch.device) -> str:
-    """Return the list of trainings of one table at a budget, as text."""
+    """Return the list of training runs of one table at a budget, as text."""
     times = estimates(groups, device)
     lines = []
     for group in groups:

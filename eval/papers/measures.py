@@ -1,7 +1,7 @@
-"""The measures of table columns: functions of a group of trainings, with the column's options.
+"""The measures of table columns: functions of a group of training runs, with the column's options.
 
-Measures in `OF_CONFIG` need no training; all others need finished runs. Every column takes `digits`, or `scientific:
-true` for numbers like 3.1e-07, and `x`, its coordinate on the axis of a figure.
+Measures in `OF_CONFIG` need no training; all others need finished runs. Every column takes `digits` (of p-values those
+that are significant), or `scientific: true` for numbers like 3.1e-07, and `x`, its coordinate on the axis of a figure.
 """
 
 from __future__ import annotations
@@ -202,6 +202,7 @@ MEASURES: dict[str, Measure] = {
     "epochs-to": epochs_to,
     "change-at-start": change_at_start,
 }
+OF_CELLS = ("measure", "digits", "scientific", "x")  # options of every column
 DIGITS = {
     "parameters": 3, "gigaflops": 3, "ms-per-batch": 2, "ms-per-image": 3, "loss": 2, "seconds-per-epoch": 1,
     "seconds-in-total": 0,

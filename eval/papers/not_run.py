@@ -22,7 +22,7 @@ class NotRun:
     Attributes:
         table, budget: names of the table and budget.
         says: description of the budget.
-        why: number of trainings, their time where known, and data sets that no finished table uses.
+        why: number of training runs, their time where known, and data sets that no finished table uses.
     """
 
     table: str
@@ -62,7 +62,7 @@ def not_run(
 def reason(groups: Sequence[Group], time: Time | None, missing: Sequence[str]) -> str:
     """Return the reason why a budget was not run; `missing` lists the sets that no finished table uses."""
     count = sum(len(group.seeds) for group in groups)
-    words = "nothing to train" if not count else "1 training" if count == 1 else f"{count} trainings"
+    words = "nothing to train" if not count else "1 training run" if count == 1 else f"{count} training runs"
     if time is not None:
         words += f", {duration(time.seconds * count / time.trainings)}"
     return f"{words}; needs {' and '.join(missing)}, which no table here has" if missing else words

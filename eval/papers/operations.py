@@ -61,7 +61,7 @@ def gigaflops(
 def chosen(results: Results, group: Group, exponential: bool | str, planes: bool) -> float:
     """Return the operations that a column counts, extrapolated from models of one and two equal layers."""
     if exponential not in (True, False, ALONE):
-        raise ValueError(f"exponential of gigaflops has to be true, false or {ALONE}, not {exponential!r}.")
+        raise ValueError(f"exponential of gigaflops must be true, false or {ALONE}, not {exponential!r}.")
     config = group.config()
     key = f"operations of {config}"
     if key not in results.kept:

@@ -1,4 +1,4 @@
-"""The plan of a table at a budget: its groups of trainings, one for each set, row and kind of attention."""
+"""The plan of a table at a budget: its groups of training runs, one for each set, row and kind of attention."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 from eval.papers.group import AXES, Group
 from eval.papers.image_places import missing_images, place_images
-from eval.papers.table_checks import check_measures
+from eval.papers.table_checks import check_column_sizes, check_measures
 from eval.papers.table_spec import Budget, TableFile
+from performer_string.models.config import patch_and_image
 from train.command.arguments import existing_recipe
 from train.command.recipe import check_fields, current_recipe
 from train.data.sizes import Views
@@ -58,7 +59,7 @@ def make_plan(table: TableFile, budget_name: str, root: Path | None, runs: Path)
 
 
 def overrides_of(table: TableFile, budget: Budget, data: str, row: str, attention: str) -> dict[str, Any]:
-    """Return the fields of a group of trainings that replace those of its recipe.
+    """Return the fields of a group of training runs that replace those of its recipe.
 
     Later parts take precedence over earlier ones. Arguments are those of `make_group`.
     """
@@ -117,6 +118,8 @@ def make_group(
     try:
         check_views(Views.of(budget.views), source)
         check_measures(table, str(group.settings().get("model.vit.head", "class")))
+        config = group.config()
+        check_column_sizes(table, patch_and_image(config.patch_size, config.image_size)[0])
     except ValueError as error:
         raise ValueError(f"{table.path}: {group.model}: {error}") from None
     group.seeds = list(budget.seeds)

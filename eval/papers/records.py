@@ -9,12 +9,13 @@ from tqdm import tqdm
 
 from eval.papers.group import Group
 from eval.papers.measured import Measured
-from eval.papers.measures import DIGITS, MEASURES, OF_CONFIG, SPREADS
+from eval.papers.measures import DIGITS, MEASURES, OF_CELLS, OF_CONFIG, SPREADS
 from eval.papers.results import Results
 from eval.papers.table_spec import TableFile
 from eval.report import Row
 from eval.statistics import holm
 
+SHOWN = (*OF_CELLS, "published")  # options of a column that change no value
 MEASURED, NOT_RUN, NOT_BUILT, NONE = "measured", "not run", "not built", "none"
 
 
@@ -40,7 +41,7 @@ def all_records(table: TableFile, results: Results) -> Iterator[dict[str, Any]]:
     for group in bar:
         bar.set_postfix_str(group.model)
         for column, spec in table.columns.items():
-            options = {k: v for k, v in spec.items() if k not in ("measure", "digits", "scientific", "x", "published")}
+            options = {k: v for k, v in spec.items() if k not in SHOWN}
             measure = spec["measure"]
             state = state_of(group, measure)
             cell = MEASURES[measure](results, group, **options) if state == MEASURED else Measured(None)
@@ -71,16 +72,25 @@ def published_text(value: Any) -> str:
 
 
 def correct_tests(table: TableFile, records: Sequence[dict[str, Any]]) -> None:
-    """Add p-values with Holm's correction for each test of a table."""
+    """Add p-values with Holm's correction, for the paired and for the unpaired tests of a table.
+
+    Columns that show one test in two forms count once.
+    """
     for test in ("paired", "unpaired"):
         columns = {
-            name
+            name: tuple(sorted((k, str(v)) for k, v in spec.items() if k not in SHOWN))
             for name, spec in table.columns.items()
             if spec["measure"] == "p-value" and spec.get("test", "paired") == test and spec.get("what", "p") == "p"
         }
-        cells = [record for record in records if record["column"] in columns and record["value"] != ""]
-        for record, p in zip(cells, holm([record["value"] for record in cells]), strict=True):
-            record["holm"] = float(f"{p:.4g}")
+        cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        for record in records:
+            if record["column"] in columns and record["value"] != "":
+                key = record["data"], record["row"], record["attention"], columns[record["column"]]
+                cells.setdefault(key, []).append(record)
+        corrected = holm([alike[0]["value"] for alike in cells.values()])
+        for alike, p in zip(cells.values(), corrected, strict=True):
+            for record in alike:
+                record["holm"] = float(f"{p:.4g}")
 
 
 def cell_of(table: TableFile, record: Row) -> str:
@@ -92,7 +102,8 @@ def cell_of(table: TableFile, record: Row) -> str:
     spec = table.columns[record["column"]]
     value = float(record["value"])
     if record["holm"] != "":
-        return f"{value:.2g}; {float(record['holm']):.2g}"
+        form = ".1e" if spec.get("scientific") else f".{spec.get('digits', 2)}g"
+        return f"{value:{form}}; {float(record['holm']):{form}}"
     if spec.get("scientific"):
         return f"{value:.1e}"
     digits = spec.get("digits", 0 if spec.get("part") else DIGITS.get(spec["measure"], 1))

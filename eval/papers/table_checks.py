@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eval.evaluations import EVALUATIONS
 from eval.papers.figure import DEFAULT, KINDS, OVER
-from eval.papers.measures import MEASURES, OF_CONFIG
+from eval.papers.measures import MEASURES, OF_CELLS, OF_CONFIG
 from eval.papers.results import CHANGES, Results
 from eval.papers.table_spec import TableFile
 from performer_string.utils.registry import lookup, nearest
 from performer_string.utils.validation import check_type
-from train.data.sizes import Views
+from train.data.sizes import Size, Views
 
 NEEDED = {
     "data": "sets of images to train on",
     "rows": "the models to train",
     "columns": "what to measure, such as columns: {accuracy (%): {measure: accuracy}}",
 }
-OF_CELLS = ("measure", "digits", "scientific", "x")  # options of every column
 CHECKPOINTS = ("last", "best")
 OF_TWO = ("difference", "p-value")  # measures of a row and its reference
 
@@ -35,7 +34,7 @@ def check_table(table: TableFile) -> None:
 
 
 def check_parts(table: TableFile) -> None:
-    """Raise a ValueError for a table without the parts that its trainings, measures or budgets need."""
+    """Raise a ValueError for a table without the parts that its training runs, measures or budgets need."""
     if not table.budgets:
         raise ValueError(f"{table.path} lacks budgets, such as budgets: {{cpu: {{says: one seed}}}}.")
     for name, budget in table.budgets.items():
@@ -96,10 +95,29 @@ def check_options(where: str, options: Iterable[Any], known: Iterable[str]) -> N
 
 
 def check_values(path: Path, spec: Mapping[str, Any]) -> None:
-    """Raise a ValueError for an unknown checkpoint or change in a column."""
+    """Raise a ValueError for an option of a column with an unknown name, or a value of another type."""
+    for option, kind in (("digits", int), ("scientific", bool), ("size", int | str), ("x", float)):
+        if option in spec:
+            check_type(f"{option} of a column of {path}", spec[option], kind)
+    if "size" in spec:
+        try:
+            Size.of(spec["size"])
+        except ValueError as error:
+            raise ValueError(f"{path}: size of a column: {error}") from None
     for name, known in (("checkpoint", dict.fromkeys(CHECKPOINTS)), ("change", CHANGES)):
         if spec.get(name):
             lookup(f"{name} of {path}", str(spec[name]), known)
+
+
+def check_column_sizes(table: TableFile, patch: Sequence[int]) -> None:
+    """Raise a ValueError for a column whose images the patches of a model do not divide."""
+    for column, spec in table.columns.items():
+        if "size" not in spec:
+            continue
+        size = Size.of(spec["size"])
+        if len(size) == len(patch) and any(side % p for side, p in zip(size, patch, strict=True)):
+            patches = " x ".join(map(str, patch))
+            raise ValueError(f"the column {column!r}: patches of {patches} pixels do not divide a size of {size}.")
 
 
 def check_figure(table: TableFile) -> None:

@@ -1,4 +1,4 @@
-"""The file of a table, which defines trainings, measures, published values and budgets.
+"""The file of a table, which defines training runs, measures, published values and budgets.
 
 A table is a YAML file, `experiments/papers/NAME/table.yaml` or one of your own:
 
@@ -24,7 +24,7 @@ A table is a YAML file, `experiments/papers/NAME/table.yaml` or one of your own:
       cpu: {says: "2 epochs", seeds: [0], fields: {trainer.max_epochs: 2}}
 
 With `extends: NAME` it inherits the recipe, data, attention, rows and budgets that it lacks from that table. With
-`runs: NAME` the two share their trainings, which have to be the same.
+`runs: NAME` the two share their training runs, which must be the same.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def build(kind: type, content: Any, where: str) -> Any:
     """Build a dataclass from a mapping, with errors that name the nearest field."""
     content = {} if content is None else content
     if not isinstance(content, Mapping):
-        raise ValueError(f"{where} has to hold fields with their values, not {content!r}.")
+        raise ValueError(f"{where} must hold fields with their values, not {content!r}.")
     content = {key: value for key, value in content.items() if value is not None}  # empty values in YAML
     known = {each.name: None for each in fields(kind)}
     for key in content:
@@ -104,7 +104,7 @@ def read_table(path: Path) -> TableFile:
     """
     content = table_content(path)
     if not isinstance(content.get("title"), str):
-        raise ValueError(f"{path}: title has to be text, not {content.get('title')!r}.")
+        raise ValueError(f"{path}: title must be text, not {content.get('title')!r}.")
     name = path.absolute().parent.name if path.name == FILE else path.stem
     known = {each.name: None for each in fields(TableFile) if each.name not in ("path", "name")}
     for key in content:

@@ -72,7 +72,7 @@ class Budget(Part):
 
     Attributes:
         says: short description for the title.
-        seeds: seeds of the trainings.
+        seeds: seeds of the training runs.
         fields: recipe fields that override those of the table and the data, but not those of attention and rows.
         each: further fields, by set of images.
         by_row: further fields, by row.
@@ -129,14 +129,14 @@ class TableFile(Part):
         title, source, shows, differs: title, origin, topic and differences to the source, one line each.
         recipe: path of a recipe, or the name of one in `train/configs`.
         imports: modules of the user that every training imports, after those of its recipe and fields.
-        fields: recipe fields of every training.
+        fields: recipe fields of every training run.
         data, attention, rows, columns, budgets: parts of the table, by name.
         published: published values of the source.
         reference: name of the reference row of differences and tests.
         evaluation: name of the evaluation in `python -m eval` that makes the table, instead of columns.
         figure: kind and options of the figure; see eval/papers/figure.py.
         aside: errors or ambiguities of the source, in one line.
-        runs: name of another table that shares its trainings with this one.
+        runs: name of another table that shares its training runs with this one.
     """
 
     path: Path

@@ -14,11 +14,11 @@ TIMES = "times.csv"
 
 @dataclass(frozen=True)
 class Time:
-    """The estimated time of the unfinished trainings of a table at a budget.
+    """The estimated time of the unfinished training runs of a table at a budget.
 
     Attributes:
         table, budget: names of the table and budget.
-        trainings: number of trainings.
+        trainings: number of training runs.
         seconds: total time in seconds, one training after the other.
         device: name of the device on which steps were timed.
     """

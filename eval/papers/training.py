@@ -47,8 +47,8 @@ def train_missing(groups: Sequence[Group], out: Path, jobs: int, threads: int) -
     Args:
         groups: groups of the table.
         out: folder of the runs.
-        jobs: number of simultaneous trainings.
-        threads: number of threads of each training.
+        jobs: number of simultaneous training runs.
+        threads: number of threads of each training run.
 
     Raises:
         ValueError: a run, finished or not, whose settings differ from the table's current ones.

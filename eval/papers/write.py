@@ -75,12 +75,12 @@ def show_table(
     Args:
         table: the table.
         records: records of all cells.
-        curves: validation accuracies of the trainings, for the figure.
+        curves: validation accuracies of the training runs, for the figure.
         folder: folder of the files.
         options: options of the command line.
         device: device on which the table was measured.
         command: command that makes the table, without its budget.
-        trained: devices of the trainings, from `devices_of`.
+        trained: devices of the training runs, from `devices_of`.
     """
     from eval.papers.figure import draw_table
     from eval.plotting.options import add_title
@@ -89,7 +89,8 @@ def show_table(
     check_writable("--out", folder)
     budget = table.budget(options.budget)
     title = heading(table, options.budget, budget)
-    environment_lines = environment(["table", options.name, "--budget", options.budget], device)
+    arguments = ["table", options.name, "--budget", options.budget, *(["--data", "DIR"] if options.data else [])]
+    environment_lines = environment(arguments, device)
     below = notes(table, options.budget, records, command, environment_lines[1].removeprefix("device: "))
     below += [f"Trained on: {line}." for line in trained]
     parts = blocks(table, records)

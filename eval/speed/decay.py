@@ -182,7 +182,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     if min(options.sides) < 2:
         raise ValueError(f"a grid has 2 tokens or more along a side, not {min(options.sides)}.")
     if min(options.sigmas) <= 0:
-        raise ValueError(f"--sigmas have to be positive, not {min(options.sigmas):g}.")
+        raise ValueError(f"--sigmas must be positive, not {min(options.sigmas):g}.")
     decays = {name: kind for name, kind in LOCALITIES.items() if issubclass(kind, (DistanceDecay, L1Decay))}
     for name in options.locality:
         lookup("decay", name, decays)

@@ -57,7 +57,7 @@ class RelativeBias(nn.Module):
 
     The second form is attention with log lambda added to its logits.
 
-    A subclass has to define `of_offsets` alone. On a regular grid its sum is then exact, in memory linear in N and in
+    A subclass must define `of_offsets` alone. On a regular grid its sum is then exact, in memory linear in N and in
     time quadratic in it. Time is linear too where `splits` bound the window, or with `components` or `rates`.
 
     Args:
@@ -134,7 +134,7 @@ class RelativeBias(nn.Module):
         factors, shape = self.of_offsets(offsets), (self.num_heads, *offsets.shape[:-1])
         if factors.shape not in (shape, (1, *shape[1:])):
             raise ValueError(
-                f"{type(self).__name__}.of_offsets() has to be {list(shape)} of offsets {list(offsets.shape)}, or have "
+                f"{type(self).__name__}.of_offsets() must be {list(shape)} of offsets {list(offsets.shape)}, or have "
                 f"1 in place of its {self.num_heads} heads, not {list(factors.shape)}."
             )
         return factors.expand(shape)
@@ -158,7 +158,7 @@ class RelativeBias(nn.Module):
         return torch.where(both_have_positions(positions, num_prefix), logs, 0.0)
 
     def modulate(self, weights: Tensor, layout: TokenLayout, rows: slice = slice(None)) -> Tensor:
-        """Return the weights that the values are summed with, for study.
+        """Return the weights that the values are summed with, for analysis.
 
         Args:
             weights: rows of the attention without lambda, [B, H, n, N].

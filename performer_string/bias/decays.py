@@ -41,7 +41,7 @@ class DistanceDecay(RelativeBias):
 
     Args:
         num_heads: number H of heads.
-        grid: training grid, whose number of axes a list of sigmas has to match; not checked without it.
+        grid: training grid, whose number of axes a list of sigmas must match; not checked without it.
         sigma: initial width, in patches of the training grid: a number for all axes together, or a list with one for
             each.
         amplitude: initial amplitude, below `max_amplitude`.
@@ -78,7 +78,7 @@ class DistanceDecay(RelativeBias):
             raw_sigma = raw_width(sigma, sigma_bounds).repeat(num_heads)
         if not 0 < amplitude < max_amplitude < math.inf:
             raise ValueError(
-                f"amplitude has to lie between 0 and max_amplitude={max_amplitude}, not {amplitude}; both finite."
+                f"amplitude must lie between 0 and max_amplitude={max_amplitude}, not {amplitude}; both finite."
             )
         if normalised and (amplitude, max_amplitude) != (1.0, 2.0):
             raise ValueError("a normalised decay has no amplitude, which would cancel: leave out its options.")

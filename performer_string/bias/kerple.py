@@ -43,7 +43,7 @@ class Kerple(ToeplitzBias):
         self.form: Kernel = choose("kernel of kerple", kernel, Kernel)
         highest = MAX_POWER if self.form == "power" else math.inf
         if not (0 < r1 < math.inf and 0 < r2 < highest):
-            raise ValueError(f"kerple: r1 has to be positive and r2 between 0 and {highest}, not {r1} and {r2}.")
+            raise ValueError(f"kerple: r1 must be positive and r2 between 0 and {highest}, not {r1} and {r2}.")
         raw_r2 = math.log(r2 / (highest - r2)) if self.form == "power" else math.log(r2)
         self.raw_r1 = nn.Parameter(torch.full((num_heads,), math.log(r1)))
         self.raw_r2 = nn.Parameter(torch.full((num_heads,), raw_r2))

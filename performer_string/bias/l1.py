@@ -85,7 +85,7 @@ class L1Decay(RelativeBias):
         """
         if offsets.shape[-1] != self.axes:
             raise ValueError(
-                f"exponential-l1: positions have to have {self.axes} coordinates, not {offsets.shape[-1]}: build the "
+                f"exponential-l1: positions must have {self.axes} coordinates, not {offsets.shape[-1]}: build the "
                 f"decay with a grid of as many axes."
             )
         distances = torch.stack([offsets.clamp(min=0), (-offsets).clamp(min=0)], dim=-1)  # [..., C, 2]
@@ -112,7 +112,7 @@ def signs_of(sides: str | Sequence[Sequence[int]], heads: int, axes: int) -> lis
     rows = [] if isinstance(sides, str) else [list(row) for row in sides]
     if len(rows) != heads or any(len(row) != axes or not set(row) <= {-1, 0, 1} for row in rows):
         raise ValueError(
-            f"sides has to be both, each, quadrants, or a list of {heads} heads with -1, 0 or 1 for each of {axes} "
+            f"sides must be both, each, quadrants, or a list of {heads} heads with -1, 0 or 1 for each of {axes} "
             f"axes, not {sides}."
         )
     return rows

@@ -13,7 +13,7 @@ def pairwise_offsets(positions: Tensor) -> Tensor:
         ValueError: positions of other than two axes.
     """
     if positions.ndim != 2:
-        raise ValueError(f"positions have to be [N, C], not {list(positions.shape)}.")
+        raise ValueError(f"a relative bias takes positions [N, C] that all samples share, not {list(positions.shape)}.")
     return positions[:, None] - positions  # not cdist, whose gradient is NaN at 0
 
 

@@ -50,7 +50,7 @@ class RadialDecay(DistanceDecay):
             fixed=fixed,
         )
         if num_scales < 1:
-            raise ValueError(f"num_scales has to be positive, not {num_scales}.")
+            raise ValueError(f"num_scales must be positive, not {num_scales}.")
         self.num_scales = num_scales
         self.raw_shares = nn.Parameter(torch.zeros(num_heads, num_scales), requires_grad=not fixed)
 

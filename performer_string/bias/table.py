@@ -50,8 +50,8 @@ def toeplitz_sum(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Seque
     expected = (fq.shape[1], *(2 * n - 1 for n in shape))
     if kernel.shape != expected or math.prod(shape) != fq.shape[2]:
         raise ValueError(
-            f"for {fq.shape[1]} heads and {fq.shape[2]} tokens on a grid of {tuple(shape)} the kernel has to be "
-            f"{list(expected)}, not {list(kernel.shape)}, and the grid's sizes have to multiply to the tokens."
+            f"for {fq.shape[1]} heads and {fq.shape[2]} tokens on a grid of {tuple(shape)} the kernel must be "
+            f"{list(expected)}, not {list(kernel.shape)}, and the grid's sizes must multiply to the tokens."
         )
     per_feature = len(fq) * kernel.numel() * v.shape[-1]
     block = int(min(fq.shape[-1], max(1, FFT_ENTRIES.get(fq.device.type, 4e6) // per_feature)))
@@ -133,7 +133,7 @@ class RelativeBiasTable(ToeplitzBias):
         """
         if offsets.shape[-1] != len(self.grid):
             raise ValueError(
-                f"positions have to have the {len(self.grid)} coordinates of grid={self.grid}, not {offsets.shape[-1]}."
+                f"positions must have the {len(self.grid)} coordinates of grid={self.grid}, not {offsets.shape[-1]}."
             )
         lower, fraction = [], []
         for axis, n in zip(offsets.unbind(-1), self.grid, strict=True):

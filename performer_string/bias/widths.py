@@ -23,7 +23,7 @@ def raw_width(sigma: float, bounds: Sequence[float]) -> Tensor:
     """
     low, high = bounds
     if not 0 < low < sigma < high < math.inf:
-        raise ValueError(f"sigma has to lie within finite bounds, 0 < {low} < sigma < {high}, not {sigma}.")
+        raise ValueError(f"sigma must lie within finite bounds, 0 < {low} < sigma < {high}, not {sigma}.")
     return torch.tensor(math.log(sigma / low) / math.log(high / low)).logit()
 
 

@@ -104,7 +104,7 @@ class ArcCosineFeatures(RandomFeatures):
         super().__init__(head_dim, num_heads, num_features, seed, learned=learned)
         if not 1 <= order <= MAX_ORDER:
             raise ValueError(
-                f"arc-cosine: the order has to be a positive integer of at most {MAX_ORDER}, beyond which features "
+                f"arc-cosine: the order must be a positive integer of at most {MAX_ORDER}, beyond which features "
                 f"leave the range of float32, not {order}."
             )
         self.order = order

@@ -89,7 +89,7 @@ class FeatureMap(ComputedBuffers):
         Args:
             q: queries, [B, H, Nq, d].
             k: keys, [B, H, Nk, d].
-            key_mask: mask of the keys, [B, Nk], True where a key takes part. The others have zero features and do not
+            key_mask: mask of the keys, [B, Nk], True for keys to attend to. The others have zero features and do not
                 change the factors.
 
         Returns:
@@ -107,7 +107,7 @@ class FeatureMap(ComputedBuffers):
 
         Args:
             k: keys, [B, H, N, d].
-            masked: mask of the keys, [B, 1, N, 1], True where a key takes no part.
+            masked: mask of the keys, [B, 1, N, 1], True for keys to ignore.
 
         Returns:
             Statistic, [B, H, 1, 1 or m].
@@ -133,7 +133,7 @@ class FeatureMap(ComputedBuffers):
         Args:
             k: keys of these heads, [.., H', N, d], or [.., N, d] of one.
             scale: statistic of these heads, from `key_scale`.
-            masked: mask of the keys, True where a key takes no part and its features are zero; it broadcasts over
+            masked: mask of the keys, True for keys to ignore and its features are zero; it broadcasts over
                 [.., m].
             heads: index of the heads whose features are computed: a slice, a list or a number.
 
@@ -172,7 +172,8 @@ class FeatureMap(ComputedBuffers):
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         """Return log E phi(q_i)^T phi(k_j), the mean over draws, in float32 or better.
 
-        Its softmax over j is the attention of the map in the limit of many features.
+        Its softmax over j is the attention of the map in the limit of many features. It is -inf where the kernel is
+        zero.
 
         Args:
             q: queries, [B, H, Nq, d].
@@ -188,6 +189,11 @@ class FeatureMap(ComputedBuffers):
         return NotImplementedError(
             f"{type(self).__name__} has no {method}, needed here: docs/guides/own-feature-map.md says what a map gives."
         )
+
+    @property
+    def has_random_features(self) -> bool:
+        """Whether `redraw` draws other features."""
+        return type(self).redraw is not FeatureMap.redraw
 
     def redraw(self, step: int) -> None:
         """Replace random features by the draw of (seed, step). A map without random features does nothing.
@@ -221,7 +227,7 @@ def largest_key_norm(k: Tensor, masked: Tensor | None) -> Tensor:
 
     Args:
         k: keys, [B, H, N, d].
-        masked: mask of the keys, [B, 1, N, 1], True where a key takes no part.
+        masked: mask of the keys, [B, 1, N, 1], True for keys to ignore.
 
     Returns:
         Norms, [B, H, 1, 1].

@@ -56,6 +56,11 @@ class EluFeatures(FeatureMap):
         return features if masked is None else features.masked_fill(masked, 0.0)
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
-        """Return the logarithm of phi(q_i)^T phi(k_j), [B, H, Nq, Nk]."""
+        """Return the logarithm of phi(q_i)^T phi(k_j), [B, H, Nq, Nk].
+
+        As in attention, the largest entry of an all-negative query or key is taken out and added to the logarithm.
+        """
+        q, k = full_precision(q), full_precision(k)
         with without_autocast(q):
-            return (self.queries(q) @ self.keys(k).mT).log()
+            top_q, top_k = (x.amax(-1, keepdim=True).clamp(max=0.0) for x in (q, k))
+            return (self.queries(q - top_q) @ self.queries(k - top_k).mT).log() + top_q + top_k.mT

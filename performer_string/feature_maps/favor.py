@@ -114,7 +114,7 @@ class HyperbolicFeatures(PositiveFeatures):
     def num_projections(self) -> int:
         """Return the number of rows of W, m / 2."""
         if self.num_features % 2:
-            raise ValueError(f"favor+hyperbolic: num_features has to be even (pairs), not {self.num_features}.")
+            raise ValueError(f"favor+hyperbolic: num_features must be even (pairs), not {self.num_features}.")
         return self.num_features // 2
 
     def logits(self, x: Tensor, heads: Heads = ALL) -> tuple[Tensor, Tensor]:

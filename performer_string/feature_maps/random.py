@@ -79,6 +79,11 @@ class RandomFeatures(FeatureMap):
             self.num_heads, self.num_projections(), self.head_dim, derive_seed(self.seed, step)
         )
 
+    @property
+    def has_random_features(self) -> bool:
+        """Whether `redraw` draws another projection: not one that is learned."""
+        return not self.learned
+
     @torch.no_grad()
     def redraw(self, step: int) -> None:
         """Overwrite the projection with that of (seed, step).

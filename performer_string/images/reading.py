@@ -47,7 +47,7 @@ def why_unreadable(name: str, error: Exception) -> str:
 def check_background(colour: Sequence[int]) -> None:
     """Raise a ValueError unless a colour is three numbers of 0 to 255."""
     if len(colour) != 3 or not all(0 <= value <= 255 for value in colour):
-        raise ValueError(f"background has to be red, green and blue, each 0 to 255, not {list(colour)}.")
+        raise ValueError(f"background must be red, green and blue, each 0 to 255, not {list(colour)}.")
 
 
 def is_transparent(image: Image.Image) -> bool:

@@ -1,1 +1,11 @@
 """Modules between the operations and the model: self-attention and its backends, blocks, pooling, value maps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from performer_string.utils.public_names import public_name
+
+
+def __getattr__(name: str) -> Any:
+    return public_name(__name__, name)

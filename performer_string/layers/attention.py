@@ -151,7 +151,7 @@ class SelfAttention(nn.Module):
                 f"encoding that serves several layers."
             )
         foldable = self.is_foldable()
-        if basis is None or not foldable:  # hooks, adapters and pruning have to be called
+        if basis is None or not foldable:  # hooks, adapters and pruning must be called
             qkv = self.qkv(x)
         else:
             key = (x.device, self.qkv.weight.dtype)
@@ -192,8 +192,8 @@ class SelfAttention(nn.Module):
         assert self.log_n_scaling is not None
         dtype = torch.promote_types(x.dtype, torch.float32)
         if layout.lengths is not None:
-            lengths = torch.tensor(layout.lengths, device=x.device)
-            keys = lengths.repeat_interleave(lengths)[None, None, :, None].to(dtype)
+            counts = layout.counts(x.device)
+            keys = counts.repeat_interleave(counts, output_size=x.shape[1])[None, None, :, None].to(dtype)
         elif layout.mask is not None:
             keys = layout.mask.sum(-1)[:, None, None, None].to(dtype)
         elif isinstance(x.shape[1], int):
@@ -205,7 +205,7 @@ class SelfAttention(nn.Module):
     def is_foldable(self) -> bool:
         """Return whether the projection is a plain linear layer, given by its weight and bias alone.
 
-        Adapters, pruning, hooks, quantised weights and the like have to be called.
+        Adapters, pruning, hooks, quantised weights and the like must be called.
         """
         qkv = self.qkv
         if type(qkv) is not nn.Linear or has_hooks(qkv) or "forward" in vars(qkv):

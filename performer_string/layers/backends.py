@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.bias import RelativeBias
-from performer_string.feature_maps import FEATURE_MAPS, FeatureMap, build_feature_map
+from performer_string.feature_maps import FEATURE_MAPS, build_feature_map
 from performer_string.ops import reference
 from performer_string.ops.context import AttentionContext
 from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
@@ -78,7 +78,7 @@ class AttentionBackend(nn.Module):
         raise NotImplementedError
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
-        """Return the implied attention matrix, dense and before any locality, for study: [B, H, N, N].
+        """Return the implied attention matrix, dense and before any locality, for analysis: [B, H, N, N].
 
         By default it is the output for the identity matrix as values.
         """
@@ -126,7 +126,7 @@ class LinearBackend(AttentionBackend):
 
     @property
     def has_random_features(self) -> bool:
-        return type(self.phi).redraw is not FeatureMap.redraw
+        return self.phi.has_random_features
 
     def redraw(self, step: int) -> None:
         self.phi.redraw(step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -26,26 +26,25 @@ class DropPath(nn.Module):
     def __init__(self, rate: float):
         super().__init__()
         if not 0 <= rate < 1:
-            raise ValueError(f"drop_path has to lie in [0, 1), not {rate}.")
+            raise ValueError(f"drop_path must lie in [0, 1), not {rate}.")
         self.rate = rate
 
-    def forward(self, x: Tensor, lengths: Sequence[int] | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: TokenLayout = EVERY_TOKEN) -> Tensor:
         """Drop the branch of random samples, and scale up the branch of all others.
 
         Args:
             x: outputs of the residual branch, [B, N, D].
-            lengths: numbers of tokens of the sequences that are packed into a batch of one; None for one sequence per
-                sample.
+            layout: layout of the tokens. Each of its packed sequences is a sample.
 
         Returns:
             Outputs with drops, [B, N, D].
         """
         if not self.training or self.rate == 0:
             return x
-        samples = x.shape[0] if lengths is None else len(lengths)
+        samples = x.shape[0] if layout.lengths is None else len(layout.lengths)
         keep = torch.empty(samples, *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device).bernoulli_(1 - self.rate)
-        if lengths is not None:
-            counts = torch.tensor(lengths, device=x.device)
+        if layout.lengths is not None:
+            counts = layout.counts(x.device)
             keep = keep.repeat_interleave(counts, dim=0, output_size=x.shape[1]).transpose(0, 1)  # [1, N, 1]
         if torch.finfo(x.dtype).bits < 32:
             return x * keep / (1 - self.rate)  # a rounded 1 / (1 - rate) would bias all samples
@@ -116,8 +115,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, rotation: Rotation | None = None, layout: TokenLayout = EVERY_TOKEN) -> Tensor:
         attended = self.dropout(self.attention(self.norm1(x), rotation, layout))
-        x = x + self.drop_path(attended, layout.lengths)
-        return x + self.drop_path(self.mlp(self.norm2(x)), layout.lengths)
+        x = x + self.drop_path(attended, layout)
+        return x + self.drop_path(self.mlp(self.norm2(x)), layout)
 
 
 def recomputable(block: Block) -> Callable[..., Tensor]:

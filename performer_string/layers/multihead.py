@@ -19,7 +19,7 @@ from performer_string.utils._compat import refuse_fast_path
 
 
 def keep_own_features(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Let weights without random features load: the layer keeps its own draw, on the meta device its seed's draw."""
+    """Load state dicts without random features: the layer keeps its own draw, on the meta device its seed's draw."""
     backend = cast(nn.Module, module.backend)
     phi = getattr(backend, "phi", None)
     for name, value in backend.state_dict(prefix=f"{prefix}backend.").items():
@@ -41,7 +41,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     Args:
         embed_dim, num_heads, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: arguments of
             torch's layer.
-        dropout: dropout rate of the weights, which has to be 0.
+        dropout: dropout rate of the weights, which must be 0.
         attention: attention backend, `linear` or `softmax`.
         feature_map, feature_options: name and options of the feature map of linear attention.
         seed: seed of the random features. Give each layer another, as `derive_seed(seed, layer)`.
@@ -111,9 +111,9 @@ class MultiheadAttention(nn.MultiheadAttention):
                 to the logits.
             need_weights: whether to return the weights too, which takes N x M numbers. False by default, other than in
                 torch.
-            attn_mask: mask of pairs of tokens, which has to be None.
+            attn_mask: mask of pairs of tokens, which must be None.
             average_attn_weights: whether to return the mean of the weights over the heads.
-            is_causal: whether attention is causal, which has to be False.
+            is_causal: whether attention is causal, which must be False.
             rotation: rotation of queries and keys from an encoding, for self-attention.
 
         Returns:
@@ -188,14 +188,14 @@ class MultiheadAttention(nn.MultiheadAttention):
             return None, None
         if padding.shape != (k.shape[0], k.shape[2]):
             raise ValueError(
-                f"key_padding_mask has to be [B, N] = [{k.shape[0]}, {k.shape[2]}], True or -inf for keys that take no "
+                f"key_padding_mask must be [B, N] = [{k.shape[0]}, {k.shape[2]}], True or -inf for keys that take no "
                 f"part, not {list(padding.shape)}."
             )
         if padding.dtype == torch.bool:
             return ~padding, None
         if not padding.is_floating_point():
             raise TypeError(
-                f"key_padding_mask has to be boolean, True for keys that take no part, or floating-point, added to the "
+                f"key_padding_mask must be boolean, True for keys that take no part, or floating-point, added to the "
                 f"logits, not {padding.dtype}."
             )
         takes_part = padding != -torch.inf

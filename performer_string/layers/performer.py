@@ -33,17 +33,17 @@ class PerformerSelfAttention(nn.Module):
 
     Args:
         dim: width D of the tokens.
-        causal: whether attention is causal, which has to be False.
+        causal: whether attention is causal, which must be False.
         heads, dim_head: number H and width d of heads; `dim_head=None` for D / H.
-        local_heads: number of heads with a window, which has to be 0.
+        local_heads: number of heads with a window, which must be 0.
         local_window_size: window of local heads, without effect.
         nb_features: number m of features; d log d by default.
         feature_redraw_interval: number of steps between redraws, without effect: call `redraw`. In performer_pytorch,
             `Performer` does that.
         generalized_attention: whether features are relu(W x), the `arc-cosine` map of order 1, instead of `favor+`.
-        kernel_fn: function of the generalised attention, which has to be ReLU.
+        kernel_fn: function of the generalised attention, which must be ReLU.
         dropout: dropout rate of the outputs.
-        no_projection: whether attention has no random features, which has to be False.
+        no_projection: whether attention has no random features, which must be False.
         qkv_bias, attn_out_bias: whether the projections have biases.
         seed: seed of the random features. Give each layer another, as `derive_seed(seed, layer)`.
 
@@ -118,8 +118,8 @@ class PerformerSelfAttention(nn.Module):
         Args:
             x: tokens, [B, N, D].
             pos_emb: rotary embedding of performer_pytorch, [1, N, d]: sines, then cosines, of d / 2 angles.
-            context: tokens of cross attention, which have to be None.
-            mask: mask of the tokens, [B, N], True where a token takes part.
+            context: tokens of cross attention, which must be None.
+            mask: mask of the tokens, [B, N], True for tokens to attend to.
             rotation: rotation of queries and keys from an encoding of this library.
 
         Returns:

@@ -20,7 +20,7 @@ def mean_pool(x: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Args:
         x: tokens, [B, N, D].
-        mask: mask of the tokens, [B, N], True where a token takes part; None for all.
+        mask: mask of the tokens, [B, N], True for tokens to attend to; None for all.
 
     Returns:
         Means, [B, D], zeros where no token takes part.
@@ -57,7 +57,7 @@ class AttentionPool(nn.Module):
 
         Args:
             x: tokens, [B, N, D].
-            mask: mask of the tokens, [B, N], True where a token takes part; None for all.
+            mask: mask of the tokens, [B, N], True for tokens to attend to; None for all.
 
         Returns:
             Pooled tokens, [B, D] in the type of x, zeros where no token takes part.
@@ -104,7 +104,7 @@ class MapPool(nn.Module):
 
         Args:
             x: tokens, [B, N, D].
-            mask: mask of the tokens, [B, N], True where a token takes part; None for all.
+            mask: mask of the tokens, [B, N], True for tokens to attend to; None for all.
 
         Returns:
             Pooled tokens, [B, D], the same for every sample where no token takes part.

@@ -80,7 +80,7 @@ def check_position_unit(config: ViTConfig, encoding: Encoding) -> Encoding:
     if config.position_unit == "patch":
         return encoding
     if encoding.counts_patches and not (config.position_unit == "raster" and encoding.extrapolates):
-        raise ValueError(f"{config.encoding} with these options counts patches: position_unit has to be patch.")
+        raise ValueError(f"{config.encoding} with these options counts patches: position_unit must be patch.")
     return encoding
 
 
@@ -115,7 +115,7 @@ def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix
             sizes = {"head_dim": head_dim, "qk_dim": c.query_width, "num_heads": heads, "coord_dim": len(grid)}
             values = build_value_map(c.values, **cast(Any, sizes), grid=grid, **c.value_options)
         if values.counts_patches and c.position_unit != "patch":
-            raise ValueError(f"the value map {c.values} takes positions in patches: position_unit has to be patch.")
+            raise ValueError(f"the value map {c.values} takes positions in patches: position_unit must be patch.")
     scales_logits = c.log_n_scaling and not (backend.homogeneous and "softmax" in c.kinds_of_attention())
     attention = SelfAttention(
         width,

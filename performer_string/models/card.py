@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from performer_string.models.vit import ViT
 
 LIMITS = (
-    "Images have to be normalised as in training: `model.transform()` does it.",
-    "Attention is bidirectional, and each side of an image has to be a whole number of patches.",
+    "Inputs must be normalised as in training, as above.",
+    "Attention is bidirectional, and each side of an image must be a whole number of patches.",
 )
 TAGS = ["performer_string", "vision-transformer", "string-position-encoding"]
 
@@ -88,8 +88,20 @@ def facts(model: ViT, details: ModelDetails) -> list[tuple[str, str]]:
             f"{sides} pixels with {channels}, in {math.prod(model.train_grid)} patches of {patches}",
         ),
         ("classes", classes),
+        *([("frames", chosen)] if (chosen := frames_chosen(details)) else []),
         ("trained on", details.dataset or "not recorded"),
     ]
+
+
+def frames_chosen(details: ModelDetails) -> str:
+    """Return which frames of a video file the training took, in words; empty for other models."""
+    data = (details.training or {}).get("data", {}).get("config", {})
+    if data.get("source") != "videos":
+        return ""
+    stride = data.get("frame_stride", 0)
+    return (
+        f"consecutive frames {stride} apart, around the middle" if stride else "spread over the whole length of a file"
+    )
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -154,6 +166,14 @@ def example(model: ViT, imports: Sequence[str]) -> list[str]:
     if model.preprocessing is None:
         ask = ["logits = model(images)  # [B, channels, height, width], normalised as in training"]
         return ["```python", *load, *ask, "```"]
+    if len(model.patch) == 3:
+        ask = [
+            "frames = ...  # uint8 [1, channels, frames, height, width], resized as in training",
+            "known = model.preprocessing",
+            "mean, std = (torch.tensor(x).view(-1, 1, 1, 1) for x in (known.mean, known.std))",
+            "probabilities = model((frames / 255 - mean) / std).softmax(-1)[0]  # in the order of model.classes",
+        ]
+        return ["```python", "import torch", *load, *ask, "```"]
     if model.config.head == "dense":
         ask = [
             "image = model.transform(SIZE)(Image.open(PATH))  # resized to cover SIZE in pixels, then its middle",
@@ -171,7 +191,8 @@ def example(model: ViT, imports: Sequence[str]) -> list[str]:
 
 def card(model: ViT, details: ModelDetails) -> str:
     """Return the text of a model card."""
-    task = "image-segmentation" if model.config.head == "dense" else "image-classification"
+    task = "video-classification" if len(model.patch) == 3 else "image-classification"
+    task = "image-segmentation" if model.config.head == "dense" else task
     matter = front_matter(details, task)
     lines = ["---", matter, "---", "", f"# {details.name}", ""]
     lines += ["A Vision Transformer of performer_string.", "", *table(["", ""], facts(model, details)), ""]

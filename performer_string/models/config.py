@@ -40,7 +40,7 @@ def patch_and_image(patch: int | Sequence[int], image: int | Sequence[int]) -> t
         raise ValueError(f"patch_size {patch} and image_size {image} differ in the number of axes.")
     sizes = [tuple(size) if isinstance(size, Sequence) else (size,) * max(axes) for size in (patch, image)]
     if not max(axes) or min(map(min, sizes)) < 1:
-        raise ValueError(f"patch_size and image_size have to be positive, not {patch} and {image}.")
+        raise ValueError(f"patch_size and image_size must be positive, not {patch} and {image}.")
     return sizes[0], sizes[1]
 
 
@@ -138,7 +138,7 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
             check_positive(name, getattr(self, name))
         for name in ("registers", "num_classes"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} has to be 0 or more, not {getattr(self, name)}.")
+                raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}.")
         choose("pooling", self.pool, Pool)
         choose("head", self.head, Head)
         if self.head == "dense" and self.pool in ("attention", "map"):
@@ -146,7 +146,7 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
         self.check_attention()
         if not isinstance(self.attention, str) and len(self.attention) != self.depth:
             raise ValueError(
-                f"attention has to be one name, or one for each of the {self.depth} layers, not {len(self.attention)}: "
+                f"attention must be one name, or one for each of the {self.depth} layers, not {len(self.attention)}: "
                 f"{self.attention}."
             )
         self.check_position(len(patch_and_image(self.patch_size, self.image_size)[0]))

@@ -112,9 +112,9 @@ class PositionConfig:
             that of the encoding `absolute`, whose weights it takes. None for no table.
         share_layers: whether all layers share one set of generators.
         positions: position mode: `extrapolate` (spacing preserved) or `interpolate` (squeezed into the training grid).
-        position_unit: unit of positions: `patch`, or `image`, in which a training image reaches from 0 to 1 and a
-            larger one beyond, as in the code of LieRE. Frequencies are then in radians per image. Distance decays stay
-            in patches. With `half-image` it reaches from 0 to 2, or from -1 to 1 if positions are `centred`. With
+        position_unit: unit of positions: `patch`, or `image`, in which a training image spans [0, 1] and a larger
+            one more, as in the code of LieRE. Frequencies are then in radians per image. Distance decays stay
+            in patches. With `half-image` coordinates span [0, 2], or [-1, 1] if positions are `centred`. With
             `raster` the encoding has one coordinate, the index of a patch in the raster of the training grid: from 0,
             or from 1 with a class token or registers, which are at 0. On a wider image the end of a row has the index
             of the beginning of the next.
@@ -154,7 +154,7 @@ class PositionConfig:
             raise ValueError("position_unit='raster' counts patches: leave out positions='interpolate' and centred.")
         grid = self.position_grid
         if grid is not None and (len(grid) != axes or min(grid) < 1):
-            raise ValueError(f"position_grid has to hold {axes} positive numbers of patches, not {grid}.")
+            raise ValueError(f"position_grid must hold {axes} positive numbers of patches, not {grid}.")
 
 
 @dataclass(kw_only=True)
@@ -219,4 +219,4 @@ class RegularisationConfig:
         check_positive("norm_eps", self.norm_eps)
         for name in ("drop_path", "dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} has to lie in [0, 1), not {getattr(self, name)}.")
+                raise ValueError(f"{name} must lie in [0, 1), not {getattr(self, name)}.")

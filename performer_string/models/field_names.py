@@ -36,6 +36,7 @@ FIELD_OF = {
 WAY_OF = {
     **dict.fromkeys(("mlp_dim", "intermediate_size", "ffn_dim"), "give mlp_ratio, that number over the width"),
     **dict.fromkeys(("head_dim", "dim_head"), "give width and num_heads; queries and keys alone have qk_dim"),
+    "coord_dim": "it is the number of axes of image_size and patch_size",
     **dict.fromkeys(("class_token", "cls_token", "use_cls_token"), "give pool='cls'"),
     **dict.fromkeys(("num_features", "nb_features"), "give feature_options={'num_features': ...}"),
     **dict.fromkeys(

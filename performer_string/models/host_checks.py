@@ -54,7 +54,7 @@ def check_host(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
         inner = " Give it the model inside: performerize(model.model, ...)." if hasattr(model, "model") else ""
         raise ValueError(f"performerize takes a ViT of timm with `blocks`, which {kind} does not have.{inner}")
     if layers is not None and not isinstance(layers, Sequence):
-        raise ValueError(f"layers has to hold places of blocks, as [0, 1], not {layers!r}.")
+        raise ValueError(f"layers must hold places of blocks, as [0, 1], not {layers!r}.")
     count = len(blocks)
     if outside := [place for place in layers or () if not -count <= place < count]:
         raise ValueError(f"{kind} has {count} blocks, counted from 0: there is no block {outside[0]}.")
@@ -81,15 +81,15 @@ def check_images(model: nn.Module, images: object) -> None:
     if images is None:
         return
     if not isinstance(images, Tensor):
-        raise ValueError(f"images have to be a tensor, not a {type(images).__name__}.")
+        raise ValueError(f"images must be a tensor, not a {type(images).__name__}.")
     projection = getattr(getattr(model, "patch_embed", None), "proj", None)
     channels = getattr(projection, "in_channels", "channels")
     if images.ndim != 4 or not len(images) or channels not in ("channels", images.shape[1]):
-        raise ValueError(f"images have to be one or more, [B, {channels}, height, width], not {list(images.shape)}.")
+        raise ValueError(f"images must be one or more, [B, {channels}, height, width], not {list(images.shape)}.")
     if not images.is_floating_point():
-        raise ValueError(f"images have to be floats, normalised as in training, not {images.dtype}.")
+        raise ValueError(f"images must be floats, normalised as in training, not {images.dtype}.")
     if not torch.isfinite(images).all():
-        raise ValueError("images have to be finite: they hold NaN or infinity, and so would every error.")
+        raise ValueError("images must be finite: they hold NaN or infinity, and so would every error.")
 
 
 def host_grid(model: Any, mode: PositionMode) -> HostGrid:

@@ -94,7 +94,7 @@ def reason(name: str, error: Exception, options: dict[str, Any]) -> str:
     if isinstance(error, kinds.GatedRepoError):
         return f"{name} on the Hub asks you to accept its terms: do so at {address}, and log in by `hf auth login`."
     if isinstance(error, kinds.RepositoryNotFoundError):
-        return f"no model {name} on the Hub: look for a slip in its name. For a private one log in by `hf auth login`."
+        return f"no model {name} on the Hub: check its spelling. For a private one log in by `hf auth login`."
     if isinstance(error, kinds.RevisionNotFoundError):
         return f"the model {name} of the Hub has no revision {options.get('revision')!r}: {address}/commits has them."
     if isinstance(error, kinds.LocalEntryNotFoundError | kinds.OfflineModeIsEnabled):  # also without a connection
@@ -104,7 +104,7 @@ def reason(name: str, error: Exception, options: dict[str, Any]) -> str:
         )
     if isinstance(error, kinds.EntryNotFoundError):
         return f"{name} on the Hub is no model of performer_string: it lacks {CONFIG} or {WEIGHTS}."
-    return f"the model {name} could not be had from the Hub: {in_short(error)}"
+    return f"the model {name} could not be downloaded from the Hub: {in_short(error)}"
 
 
 def in_short(error: Exception) -> str:

@@ -9,7 +9,7 @@ relative error is the root of the sum of the other s^2, over that of all.
 
 A rotation by plane allows nothing but complex factors within each plane. The form of a plane is then of rank one as a
 complex matrix, with the singular value |q_p| |k_p|. A plane stays or goes as a whole. Unrotated dimensions are a form M
-of their own, whose singular values go by twos. Squared errors are means over all angles, and those of different planes
+of their own, whose singular values come in pairs. Squared errors are means over all angles. Those of different planes
 are independent. They are half of |q_p|^2 |k_p|^2 for a plane, and the sum of two s^2 for two unrotated dimensions.
 """
 

@@ -111,7 +111,7 @@ def check_narrow(model: ViT, qk_dim: int) -> None:
     rotates = not encoding.additive
     if not 0 < qk_dim <= widest or (rotates and qk_dim % 2):
         even = "even, " if rotates else ""
-        raise ValueError(f"qk_dim has to be {even}positive and at most the present width {widest}, not {qk_dim}.")
+        raise ValueError(f"qk_dim must be {even}positive and at most the present width {widest}, not {qk_dim}.")
     if rotates and (not isinstance(encoding, SeparableEncoding) or getattr(encoding, "log_lambda", None) is not None):
         raise ValueError(
             f"the encoding {c.encoding!r} is no rotation of planes, of which some could be kept: narrow takes models "

@@ -42,7 +42,7 @@ def narrow_host(attention: HostAttention, width: int, head_dim: int, rotates: bo
     """
     if not 0 < width <= head_dim or (rotates and width % 2):
         even = "even, " if rotates else ""
-        raise ValueError(f"qk_dim has to be {even}positive and at most the width {head_dim} of a head, not {width}.")
+        raise ValueError(f"qk_dim must be {even}positive and at most the width {head_dim} of a head, not {width}.")
     if not all(isinstance(norm, nn.Identity) for norm in (attention.q_norm, attention.k_norm)):
         raise ValueError(f"qk_dim: block {place} normalises queries and keys, so that scores are no bilinear form.")
     q, k = host_projections(attention)

@@ -48,7 +48,10 @@ def forward_packed(vit: ViT, images: Sequence[Tensor], positions: object = None,
     """
     check_list(images)
     if positions is not None or patch_mask is not None:
-        raise ValueError("a list of images has positions of its own and no padding: leave out the other arguments.")
+        raise ValueError(
+            "a list of images has the positions of its grids and no padding. Leave the other arguments out, or take "
+            "batch_images(model, images) with other positions, [B, N, C]."
+        )
     features = packed_features(vit, images)
     padded = pad_sequence(features, batch_first=True)  # [B, P + N, D]
     counts = torch.tensor([len(each) for each in features], device=padded.device)

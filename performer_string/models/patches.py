@@ -18,14 +18,14 @@ def check_images(images: Tensor, channels: int, axes: int) -> None:
     """Raise an error unless images are floats [B, channels, *sizes] with this number of axes."""
     if isinstance(images, list | tuple):
         raise TypeError(
-            "images have to be one tensor here, not a list: batch_images(model, images) pads them to one batch, and "
+            "images must be one tensor here, not a list: batch_images(model, images) pads them to one batch, and "
             "packed_features(model, images) and model(images) take the list."
         )
     if images.ndim != 2 + axes or images.shape[1] != channels:
         sizes = "height, width" if axes == 2 else f"and {axes} sizes"
-        raise ValueError(f"images have to be [B, {channels}, {sizes}], not {list(images.shape)}.")
+        raise ValueError(f"images must be [B, {channels}, {sizes}], not {list(images.shape)}.")
     if not images.is_floating_point():
-        raise TypeError(f"images have to be floating-point, normalised as in training, not {images.dtype}.")
+        raise TypeError(f"images must be floating-point, normalised as in training, not {images.dtype}.")
 
 
 def check_list(images: object) -> None:
@@ -37,17 +37,17 @@ def check_list(images: object) -> None:
     hint = " torch.fx cannot trace a grid of any size: use torch.export." if "Proxy" in wrong else ""
     kind = f"{type(images).__name__} of {', '.join(sorted(wrong))}" if each is images else type(images).__name__
     article = "an" if kind[0] in "AEIO" else "a"
-    raise TypeError(f"images have to be a tensor, or a list of tensors, not {article} {kind}.{hint}")
+    raise TypeError(f"images must be a tensor, or a list of tensors, not {article} {kind}.{hint}")
 
 
 def check_alike(images: Sequence[Tensor]) -> None:
     """Raise a ValueError unless images [channels, *sizes] are one or more, of the same channels, type and device."""
     if not len(images):
-        raise ValueError("a batch has to hold one image or more.")
+        raise ValueError("a batch must hold one image or more.")
     kinds = {(image.ndim, len(image), image.dtype, image.device) for image in images}
     if len(kinds) > 1:
         listed = "; ".join(f"{list(image.shape)} {image.dtype} {image.device}" for image in images)
-        raise ValueError(f"the images of a batch have to be of the same channels, type and device, not {listed}.")
+        raise ValueError(f"the images of a batch must be of the same channels, type and device, not {listed}.")
 
 
 def check_positions(positions: Tensor | None, batch: int, grid: Sequence[int]) -> None:
@@ -55,7 +55,7 @@ def check_positions(positions: Tensor | None, batch: int, grid: Sequence[int]) -
     patches = math.prod(grid)
     if positions is not None and tuple(positions.shape[:-1]) not in ((patches,), (batch, patches)):
         raise ValueError(
-            f"positions have to be [N, C], or [B, N, C] for each of the {batch} images, with one row for each of the "
+            f"positions must be [N, C], or [B, N, C] for each of the {batch} images, with one row for each of the "
             f"{' x '.join(map(str, grid))} patches, not {list(positions.shape)}."
         )
 
@@ -71,7 +71,10 @@ def patch_grid(sizes: Sequence[int], patch: Sequence[int]) -> tuple[int, ...]:
         ValueError: another number of axes, or sizes that the patches do not divide, with the nearest that they do.
     """
     if len(sizes) != len(patch):
-        raise ValueError(f"this model takes images of {len(patch)} axes, not {len(sizes)}: {tuple(sizes)}.")
+        order = {2: "height and width", 3: "frames, height and width"}.get(len(patch), f"{len(patch)} numbers")
+        raise ValueError(
+            f"this model takes images of {len(patch)} axes, not {len(sizes)}: {tuple(sizes)}. A size is {order}."
+        )
     if any(size % p for size, p in zip(sizes, patch, strict=True)):
         near = [max((size + p // 2) // p, 1) * p for size, p in zip(sizes, patch, strict=True)]
         image, patches, better = (" x ".join(map(str, each)) for each in (sizes, patch, near))

@@ -91,7 +91,7 @@ class Placement:
         Args:
             grid: number of patches along each axis.
             positions: positions of the patches, [N, C] or [B, N, C]; those of the grid by default.
-            patch_mask: mask of the patches, [B, N], True where a patch takes part.
+            patch_mask: mask of the patches, [B, N], True for patchs to attend to.
         """
         regular, centre = None, None
         if positions is None:

@@ -92,7 +92,7 @@ class Preprocessing:
 
     def prepare(self, image: Any, cover: Callable[[Tensor], Tensor] | None) -> Tensor:
         """Return one image as `transform` does, where `cover` brings it to its size."""
-        wanted = f"an image has to be a PIL image or a uint8 tensor [C, H, W] of {len(self.mean)} channels"
+        wanted = f"an image must be a PIL image or a uint8 tensor [C, H, W] of {len(self.mean)} channels"
         if not isinstance(image, Tensor):
             from PIL.Image import Image
             from torchvision.transforms import v2
@@ -143,7 +143,8 @@ class Preprocessed:
             )
         if len(self.patch) != 2:
             raise ValueError(
-                f"a transform is for models of images, and this one has patches of {len(self.patch)} axes."
+                f"a transform is for models of images, and this one has patches of {len(self.patch)} axes: normalise "
+                f"its inputs by model.preprocessing.mean and .std, of pixels in [0, 1]."
             )
         size = patch_and_image(self.config.patch_size, self.config.image_size)[1] if size is None else size
         size = (size,) * len(self.patch) if isinstance(size, int) else tuple(size)

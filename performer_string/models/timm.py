@@ -225,5 +225,6 @@ def check_same(model: nn.Module, vit: ViT) -> None:
     if not apart < TOLERANCE:
         raise ValueError(
             f"{type(model).__name__} computes something else than the ViT made of its weights: their outputs on a "
-            f"random image differ by {apart:.1e} of the largest. A part without weights has to be another one."
+            f"random image differ by {apart:.1e} of the largest. A layer without weights, such as the "
+            f"activation, must be another one."
         )

@@ -1,4 +1,4 @@
-"""Random features of a model that starts from another one with another encoding, turned into its basis."""
+"""Random features of a model that starts from another one, expressed in the basis of its encoding."""
 
 from __future__ import annotations
 

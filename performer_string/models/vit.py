@@ -84,7 +84,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
     def cached(self) -> Iterator[ViT]:
         """Compute rotations and folded projections once for all forward passes within the context.
 
-        For inference: `with model.cached(), torch.no_grad(): ...`. The weights have to stay as they are meanwhile. A
+        For inference: `with model.cached(), torch.no_grad(): ...`. The weights must stay as they are meanwhile. A
         forward pass with gradients computes everything itself. `fold(model)` has a similar effect for good.
 
         Raises:
@@ -115,7 +115,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
             positions: positions of the patches, [N, C], or [B, N, C] for each image, in place of those of the grid.
                 They are centred where the configuration says so, by the mean of the patches that take part. A table
                 beside the encoding takes them where its positions are the same, and those of the grid elsewhere.
-            patch_mask: mask of the patches, [B, N], True where a patch takes part, one of each image at least. The
+            patch_mask: mask of the patches, [B, N], True for patchs to attend to, one of each image at least. The
                 others, as the padding of smaller images in a batch, are no keys and are not pooled. None for all.
                 `batch_images` makes such batches, with the positions of each image.
         """

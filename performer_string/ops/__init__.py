@@ -8,3 +8,13 @@ Words that the modules share:
 - sums: sum_j phi_f(k_j) v_j and sum_j phi_f(k_j) over the keys, which linear attention needs in place of weights
 - walk: one pass over chunks of the keys, which computes the sums, and one over chunks of the queries
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+from performer_string.utils.public_names import public_name
+
+
+def __getattr__(name: str) -> Any:
+    return public_name(__name__, name)

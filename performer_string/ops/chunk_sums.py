@@ -52,7 +52,7 @@ class KeyChunk:
     Attributes:
         x: rotated keys in the type of the features, [H, B, C, d].
         v: values, [H, B, C, d_v].
-        masked: mask of the keys, [1, B, C, 1], True where a key takes no part; or None.
+        masked: mask of the keys, [1, B, C, 1], True for keys to ignore; or None.
         bias: bias of each key, added to the logarithms of its exponential features, [H, B, C, 1]; or None.
     """
 
@@ -109,7 +109,7 @@ class ChunkSums:
         Args:
             keys: all keys of the group of samples, [H, B, N, d].
             width: width d_v of the values.
-            masked: mask of the keys, [1, B, N, 1], True where a key takes no part; or None.
+            masked: mask of the keys, [1, B, N, 1], True for keys to ignore; or None.
         """
         raise NotImplementedError
 

@@ -44,7 +44,7 @@ class WalkInputs(NamedTuple):
         bias: bias of each key, [B, H, N], or None.
         weight: weight W of the feature map, [H, m, d].
         cos, sin: cosines and sines of the rotation's angles, [1 or H, 1 or B, N, P], or None.
-        masked: mask of the keys, [1, B, N, 1], True where a key takes no part; or None.
+        masked: mask of the keys, [1, B, N, 1], True for keys to ignore; or None.
     """
 
     q: Tensor

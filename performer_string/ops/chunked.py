@@ -35,7 +35,7 @@ def chunked_attention(
         q, k, v: queries, keys and values, [B, H, N, d].
         form: equation of phi, as `FeatureMap.form` returns it.
         planes: cosines and sines of R, [..., 1 or H, N, P], as `Rotation.planar` returns them; None for the identity.
-        key_mask: mask of the keys, [B, N], True where a key takes part.
+        key_mask: mask of the keys, [B, N], True for keys to attend to.
         key_bias: bias of each key, [B, H, N], finite, added to the logarithms of its features; for exponentials.
 
     Returns:

@@ -18,7 +18,7 @@ def relative_bias(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
 
     Args:
         key_bias: bias b of the keys, [B, H, N].
-        key_mask: mask of the keys, [B, N], True where a key takes part; None for all.
+        key_mask: mask of the keys, [B, N], True for keys to attend to; None for all.
 
     Returns:
         Biases, [B, H, N]. Masked keys have the lowest number of the type.
@@ -36,7 +36,7 @@ def key_logits(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
 
     Args:
         key_bias: bias b of the keys, [B, H, N].
-        key_mask: mask of the keys, [B, N], True where a key takes part; None for all.
+        key_mask: mask of the keys, [B, N], True for keys to attend to; None for all.
 
     Returns:
         Biases, [B, H, N]. All are at least `NEGLIGIBLE`.
@@ -49,7 +49,7 @@ def key_weights(key_bias: Tensor, key_mask: Tensor | None, degree: int = 1, leas
 
     Args:
         key_bias: bias b of the keys, [B, H, N].
-        key_mask: mask of the keys, [B, N], True where a key takes part; None for all.
+        key_mask: mask of the keys, [B, N], True for keys to attend to; None for all.
         degree: degree of homogeneous features, whose keys are scaled by the weight.
         least: lower bound of the exponent.
 

@@ -6,7 +6,7 @@ A grid of C <= 3 axes is written as (n_0, n_1, n_2) with ones at the end, so tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -100,10 +100,10 @@ class TokenLayout:
             None where they are not needed.
         grid: regular grid of the tokens after the prefix, where it is known in advance.
         num_prefix: number of leading tokens without a position (class token, registers).
-        mask: mask of the tokens, [B, N], True where a token takes part; None for all.
+        mask: mask of the tokens, [B, N], True for tokens to attend to; None for all.
         centre: origin of each sample, [B, 1, C]; None for zero. Offsets between tokens do not depend on it.
         lengths: numbers of tokens of the sequences that are packed into a batch of one, each with its own prefix
-            tokens; None for one sequence per sample. They are Python integers, so that no layer waits for the device.
+            tokens; None for one sequence per sample. They are Python integers; `counts` copies them to a device.
         grids_of: grid of each packed sequence, where they are known in advance.
 
     Raises:
@@ -117,17 +117,24 @@ class TokenLayout:
     centre: Tensor | None = None
     lengths: tuple[int, ...] | None = None
     grids_of: tuple[Grid | None, ...] | None = None
+    _counts: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.mask is None:
             return
         if self.mask.dtype != torch.bool or self.mask.ndim != 2:  # softmax would add numbers to the logits
             raise ValueError(
-                f"the mask of a layout has to be boolean [B, N], True where a token takes part, not {self.mask.dtype} "
+                f"the mask of a layout must be boolean [B, N], True for tokens to attend to, not {self.mask.dtype} "
                 f"of shape {list(self.mask.shape)}."
             )
         if self.lengths is not None:
             raise ValueError("packed sequences have no padding: leave out the mask of a layout that has lengths.")
+
+    def counts(self, device: torch.device) -> Tensor:
+        """Return `lengths` as a tensor, int64 [sequences], which is copied to the device once for all layers."""
+        if device not in self._counts:
+            self._counts[device] = torch.tensor(self.lengths, dtype=torch.int64, device=device)
+        return self._counts[device]
 
     def parts(self) -> list[TokenLayout]:
         """Return the layout of each packed sequence."""

@@ -1,6 +1,6 @@
 """Linear attention under a rotation of queries and keys: one function, and its implementations by map and device.
 
-Shapes: queries and keys [B, H, N, d]; values [B, H, N, e]; a key mask [B, N] of booleans, True where a key takes part.
+Shapes: queries and keys [B, H, N, d]; values [B, H, N, e]; a key mask [B, N] of booleans, True for keys to attend to.
 """
 
 from __future__ import annotations
@@ -15,16 +15,13 @@ from torch import Tensor
 from performer_string.ops.chunked import chunked_attention
 from performer_string.ops.context import AttentionContext
 from performer_string.ops.forms import FeatureForm
+from performer_string.ops.inputs import checked_context
 from performer_string.ops.key_bias import key_logits, key_weights
-from performer_string.ops.layout import TokenLayout
-from performer_string.ops.packing import attend_packed, packed_lengths
+from performer_string.ops.packing import attend_packed
 from performer_string.ops.polynomial import polynomial_attention
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import (
-    check_attention,
     check_feature_map,
-    check_locality,
-    check_places,
 )
 from performer_string.utils._compat import needs_plain_operations
 from performer_string.utils.dtype import full_precision, in_one_type, without_autocast
@@ -59,8 +56,13 @@ def linear_attention(
 
         o_i = phi(R_i q_i)^T sum_j phi(R_j k_j) v_j^T / phi(R_i q_i)^T sum_j phi(R_j k_j)
 
-    Features, sums and denominator are in float32 or better, whatever the input and autocast. The output of a query is
-    zero where every key is masked, or every product of features is zero. Products of a user's own map may be negative.
+    R_i x is `rotation.rotate(x)` here: R(r_i) x up to an orthogonal factor on the left that all tokens share. Random
+    features of it are those of R(r_i) x with another draw of W.
+
+    Features, sums and denominator are float32 or better, whatever the input and autocast. Triton kernels for 16 bits
+    round queries, keys and projections to the type of the input before they multiply them, and sum in float32. The
+    output of a query is zero where every key is masked, or every product of features is zero. Products of a user's own
+    map may be negative.
 
     Args:
         q, k: queries and keys, [B, H, N, d]. Each token attends to all others; there is no causal form.
@@ -72,7 +74,7 @@ def linear_attention(
         positions: positions of the tokens, [N, C], for the locality alone: the rotation contains them already. Decays
             take time linear in N on a regular grid.
         num_prefix: number of leading tokens without a position, for the locality.
-        key_mask: mask of the keys, [B, N], True where a key takes part. All other tokens have to be finite too.
+        key_mask: mask of the keys, [B, N], True for keys to attend to. All other tokens must be finite too.
         key_bias: bias b of the keys, [B, H, N], finite. Each product of features is multiplied by exp(b_j), as if b_j
             were added to a logit. With a normalised locality, b is raised to at least 50 below the largest of its head
             (400 in float64).
@@ -87,14 +89,9 @@ def linear_attention(
 
     Source: arXiv:2009.14794 (FAVOR+); arXiv:2502.02562, section 3.2 (rotations before the features).
     """
-    check_attention(q, k, v, rotation, key_mask, key_bias)
+    context = checked_context(q, k, v, rotation, locality, positions, num_prefix, key_mask, key_bias, cu_seqlens)
     check_feature_map(phi, q)
-    check_places(k, positions, num_prefix, locality is not None or rotation is not None)
-    if locality is not None:
-        check_locality(locality, q, k, positions)
-    lengths = packed_lengths(cu_seqlens, q, k, key_mask)
-    layout = TokenLayout(positions, None, num_prefix, key_mask, lengths=lengths)
-    return attend_linear(q, k, v, phi, AttentionContext(rotation, locality, layout, key_bias))
+    return attend_linear(q, k, v, phi, context)
 
 
 def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: AttentionContext) -> Tensor:
@@ -121,11 +118,7 @@ def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: Att
     if not k.shape[-2] or not v.shape[0]:
         return _no_tokens(q, k, v, phi, context)
     if layout.lengths is not None:
-
-        def attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, key_bias: Tensor | None) -> Tensor:
-            return attend_linear(q, k, v, phi, AttentionContext(None, locality, layout, key_bias))
-
-        return attend_packed(attend, *rotate_pair(q, k, rotation), v, layout, key_bias, locality is not None)
+        return attend_packed(lambda q, k, v, part: attend_linear(q, k, v, phi, part), q, k, v, context)
     key_mask = layout.mask
     if key_bias is not None and phi.degree is not None:
         # The norm of a key is its weight. The error of rounding it would grow with the degree.

@@ -12,10 +12,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from performer_string.ops.context import AttentionContext
 from performer_string.ops.layout import Grid, TokenLayout
+from performer_string.ops.rotary import rotate_pair
 
-# q, k, v [B, H, n, d], the layout of B sequences of n tokens, and the bias of the keys [B, H, n] -> [B, H, n, d].
-SequenceAttention = Callable[[Tensor, Tensor, Tensor, TokenLayout, "Tensor | None"], Tensor]
+# q, k, v [B, H, n, d] of B sequences of n tokens, and their context without a rotation -> [B, H, n, d].
+SequenceAttention = Callable[[Tensor, Tensor, Tensor, AttentionContext], Tensor]
 
 
 def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[int, ...] | None:
@@ -25,7 +27,7 @@ def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Te
         cu_seqlens: boundaries of the sequences, [0, n_1, n_1 + n_2, .., N], integers that do not decrease; None for no
             packing.
         q, k: queries and keys, [1, H, N, d].
-        key_mask: mask of the keys, which has to be None with `cu_seqlens`.
+        key_mask: mask of the keys, which must be None with `cu_seqlens`.
 
     Returns:
         n_1, n_2, ..; None without packing.
@@ -38,7 +40,7 @@ def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Te
         return None
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.is_floating_point() or cu_seqlens.dtype == torch.bool:
         found = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
-        raise TypeError(f"cu_seqlens has to be a tensor of integers, as torch.int32, not {found}.")
+        raise TypeError(f"cu_seqlens must be a tensor of integers, as torch.int32, not {found}.")
     if q.shape[0] != 1 or q.shape[2] != k.shape[2]:
         raise ValueError(
             f"packed sequences are one batch [1, H, N, d], with queries and keys of the same tokens, not "
@@ -50,31 +52,22 @@ def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Te
     lengths = tuple(end - start for start, end in itertools.pairwise(ends))
     if not lengths or ends[0] != 0 or ends[-1] != q.shape[2] or min(lengths) < 0:
         raise ValueError(
-            f"cu_seqlens has to be [0, n_1, n_1 + n_2, .., N] with N = {q.shape[2]} tokens, and not to decrease; got "
+            f"cu_seqlens must be [0, n_1, n_1 + n_2, .., N] with N = {q.shape[2]} tokens, and not to decrease; got "
             f"{cu_seqlens.tolist()}."
         )
     return lengths
 
 
-def attend_packed(
-    attend: SequenceAttention,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: TokenLayout,
-    key_bias: Tensor | None,
-    by_position: bool,
-) -> Tensor:
+def attend_packed(attend: SequenceAttention, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
     """Return the outputs of attention within each packed sequence.
+
+    With a locality, which depends on positions, sequences share a batch only if their grids are known and equal.
 
     Args:
         attend: function that computes attention of a batch of sequences of one length.
-        q, k: rotated queries and keys, [1, H, N, d].
+        q, k: queries and keys, [1, H, N, d].
         v: values, [1, H, N, d_v].
-        layout: layout of the tokens, with the lengths.
-        key_bias: bias of the keys, [1, H, N], or None.
-        by_position: whether attention depends on the layout's positions. Sequences then share a batch if their grids
-            are known and equal.
+        context: rotation, locality, layout of the tokens with the lengths, and bias of the keys.
 
     Returns:
         Outputs, [1, H, N, d_v] in the type of v. An empty sequence has no outputs.
@@ -82,7 +75,9 @@ def attend_packed(
     Raises:
         ValueError: a batch of more than one, or lengths that are not those of all tokens.
     """
+    layout, key_bias, by_position = context.layout, context.key_bias, context.locality is not None
     assert layout.lengths is not None
+    q, k = rotate_pair(q, k, context.rotation)
     if q.shape[0] != 1 or sum(layout.lengths) != q.shape[2]:
         raise ValueError(
             f"packed sequences are one batch with the tokens of all, here {sum(layout.lengths)} by their lengths "
@@ -101,7 +96,8 @@ def attend_packed(
             continue
         own_q, own_k, own_v = (torch.cat([each[i] for i in members]) for each in sequences)  # [B, H, n, d]
         bias = None if biases is None else torch.cat([biases[i] for i in members])
-        out = attend(own_q, own_k, own_v, parts[members[0]] if by_position else TokenLayout(), bias)
+        own = parts[members[0]] if by_position else TokenLayout()
+        out = attend(own_q, own_k, own_v, AttentionContext(None, context.locality, own, bias))
         for i, each in zip(members, out.split(1), strict=True):
             outputs[i] = each
     return torch.cat(outputs, dim=2)

@@ -30,7 +30,7 @@ def polynomial_attention(
         q, k: queries and keys, [B, H, N, d].
         v: values, [B, H, N, e].
         kernel: polynomial kernel of rotated queries and keys.
-        key_mask: mask of the keys, [B, N], True where a key takes part.
+        key_mask: mask of the keys, [B, N], True for keys to attend to.
         key_bias: bias b of the keys, [B, H, N]. The kernel of key j is multiplied by exp(b_j).
 
     Returns:

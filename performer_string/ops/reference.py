@@ -80,7 +80,7 @@ def linear_weights(fq: Tensor, fk: Tensor, key_mask: Tensor | None = None, key_b
 
     Args:
         fq, fk: features of queries and keys, [B, H, N, m].
-        key_mask: mask of the keys, [B, N], True where a key takes part.
+        key_mask: mask of the keys, [B, N], True for keys to attend to.
         key_bias: bias b of the keys, [B, H, N].
 
     Returns:
@@ -101,7 +101,7 @@ def rotated_feature_weights(
     Args:
         fq, fk: features of queries and keys, [B, H, N, m].
         rotations: rotation matrices R, [H, N, m, m].
-        key_mask: mask of the keys, [B, N], True where a key takes part.
+        key_mask: mask of the keys, [B, N], True for keys to attend to.
         key_bias: bias b of the keys, [B, H, N].
 
     Returns:
@@ -128,7 +128,7 @@ def softmax_weights(
     Args:
         q, k: queries and keys, [B, H, N, d].
         scale: scale of the logits; None for d^-1/2.
-        key_mask: mask of the keys, [B, N], True where a key takes part.
+        key_mask: mask of the keys, [B, N], True for keys to attend to.
         key_bias: bias b of the keys, [B, H, N].
 
     Returns:

@@ -45,7 +45,7 @@ def rotated_feature_attention(
         q, k, v: queries, keys and values, [B, H, N, d].
         phi: feature map with m features.
         rotation: rotation R from an encoding with `head_dim` m; None for the identity.
-        key_mask: mask of the keys, [B, N], True where a key takes part.
+        key_mask: mask of the keys, [B, N], True for keys to attend to.
         key_bias: bias b of the keys, [B, H, N], finite. Each product of features is multiplied by exp(b_j).
         cu_seqlens: boundaries of packed sequences, see `linear_attention`.
 
@@ -76,14 +76,14 @@ def attend_rotated_features(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, co
     Returns:
         Outputs, [B, H, N, d] in the type of v.
     """
-    layout, key_bias = context.layout, context.key_bias
+    layout = context.layout
     with without_autocast(q):
         fq, fk = _features(q, k, phi, layout.mask)
         rotated_q, rotated_k = rotate_pair(fq, fk, context.rotation)
         both_q, both_k = torch.cat([rotated_q, fq], dim=-1), torch.cat([rotated_k, fk], dim=-1)
         if layout.lengths is None:
-            return _attend(both_q, both_k, v, layout, key_bias)
-        return attend_packed(_attend, both_q, both_k, v, layout, key_bias, by_position=False)
+            return _attend(both_q, both_k, v, context)
+        return attend_packed(_attend, both_q, both_k, v, AttentionContext(None, None, layout, context.key_bias))
 
 
 def _features(q: Tensor, k: Tensor, phi: FeatureMap, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -99,10 +99,10 @@ def _features(q: Tensor, k: Tensor, phi: FeatureMap, key_mask: Tensor | None) ->
     return phi.scaled_queries(q, scale), phi.scaled_keys(k, scale, masked)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, key_bias: Tensor | None) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
     """Return the outputs from features [B, H, N, 2 m]: the m rotated ones first, then those without a rotation."""
-    if key_bias is not None and k.shape[-2]:
-        k = k * key_weights(key_bias, layout.mask).to(k.dtype)
+    if context.key_bias is not None and k.shape[-2]:
+        k = k * key_weights(context.key_bias, context.layout.mask).to(k.dtype)
     (rotated_q, fq), (rotated_k, fk) = q.chunk(2, dim=-1), k.chunk(2, dim=-1)
     numerator = rotated_q @ (rotated_k.mT @ v.to(k.dtype))  # [B, H, N, m] [B, H, m, d]
     return safe_divide(numerator, fq @ fk.sum(dim=-2)[..., None]).to(v.dtype)

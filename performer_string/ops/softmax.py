@@ -1,6 +1,6 @@
 """Exact softmax attention under a rotation of queries and keys.
 
-Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, True where a key takes part.
+Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, True for keys to attend to.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from performer_string.ops.context import AttentionContext
+from performer_string.ops.inputs import checked_context
 from performer_string.ops.key_bias import key_logits, with_bias_columns
 from performer_string.ops.layout import TokenLayout
-from performer_string.ops.packing import attend_packed, packed_lengths
+from performer_string.ops.packing import attend_packed
 from performer_string.ops.rotary import rotate_pair
-from performer_string.ops.validation import check_attention, check_locality, check_places
 from performer_string.utils._compat import is_transformed
 from performer_string.utils.autograd import explain_softmax_derivatives
 from performer_string.utils.dtype import without_autocast
@@ -56,7 +56,7 @@ def softmax_attention(
             of the logits. All N x N weights are then held.
         positions: positions of the tokens, [N, C], for the locality alone: the rotation contains them already.
         num_prefix: number of leading tokens without a position, for the locality.
-        key_mask: mask of the keys, [B, N], True where a key takes part. The output of a sample without keys is zero.
+        key_mask: mask of the keys, [B, N], True for keys to attend to. The output of a sample without keys is zero.
         key_bias: bias b of the keys, [B, H, N], finite, added to the logits of each key.
         scale: scale of the logits; None for d^-1/2.
         cu_seqlens: boundaries of packed sequences, see `linear_attention`.
@@ -67,15 +67,10 @@ def softmax_attention(
     Raises:
         TypeError, ValueError: arguments that do not fit together.
     """
-    check_attention(q, k, v, rotation, key_mask, key_bias)
+    context = checked_context(q, k, v, rotation, locality, positions, num_prefix, key_mask, key_bias, cu_seqlens)
     if scale is not None:
         check_positive("the scale of the logits", scale)
-    check_places(k, positions, num_prefix, locality is not None or rotation is not None)
-    if locality is not None:
-        check_locality(locality, q, k, positions)
-    lengths = packed_lengths(cu_seqlens, q, k, key_mask)
-    layout = TokenLayout(positions, None, num_prefix, key_mask, lengths=lengths)
-    return attend_softmax(q, k, v, AttentionContext(rotation, locality, layout, key_bias), scale)
+    return attend_softmax(q, k, v, context, scale)
 
 
 def attend_softmax(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, scale: float | None = None) -> Tensor:
@@ -88,14 +83,10 @@ def attend_softmax(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, s
     Returns:
         Outputs, [B, H, N, e] in the type of v.
     """
-    q, k = rotate_pair(q, k, context.rotation)
     locality, layout, key_bias = context.locality, context.layout, context.key_bias
     if layout.lengths is not None:
-
-        def attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, key_bias: Tensor | None) -> Tensor:
-            return attend_softmax(q, k, v, AttentionContext(None, locality, layout, key_bias), scale)
-
-        return attend_packed(attend, q, k, v, layout, key_bias, locality is not None)
+        return attend_packed(lambda q, k, v, part: attend_softmax(q, k, v, part, scale), q, k, v, context)
+    q, k = rotate_pair(q, k, context.rotation)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     key_mask = layout.mask
     if key_bias is not None:

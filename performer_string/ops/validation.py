@@ -29,19 +29,19 @@ def check_attention(
         ValueError: shapes or devices that do not fit, or the rotation of an encoding that adds to the tokens.
     """
     if not (q.is_floating_point() and k.is_floating_point() and v.is_floating_point()):
-        raise TypeError(f"queries, keys and values have to be floating-point, not {q.dtype}, {k.dtype} and {v.dtype}.")
+        raise TypeError(f"queries, keys and values must be floating-point, not {q.dtype}, {k.dtype} and {v.dtype}.")
     fit = q.ndim == k.ndim == v.ndim == 4
     if not fit or q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
         raise ValueError(
-            f"queries, keys and values have to be [B, H, N, d], [B, H, M, d] and [B, H, M, e], not {list(q.shape)}, "
-            f"{list(k.shape)} and {list(v.shape)}; expand what samples or heads have in common."
+            f"queries, keys and values must be [B, H, N, d], [B, H, M, d] and [B, H, M, e], not {list(q.shape)}, "
+            f"{list(k.shape)} and {list(v.shape)}; expand dimensions that samples or heads share."
         )
     if not q.device == k.device == v.device:
         raise ValueError(f"queries, keys and values are on several devices: {q.device}, {k.device} and {v.device}.")
     check_rotation(rotation, q, k)
     check_mask("key", key_mask, k.shape[0], k.shape[2])
     if key_bias is not None and key_bias.shape != k.shape[:3]:
-        raise ValueError(f"key_bias has to be [B, H, N] = {list(k.shape[:3])}, not {list(key_bias.shape)}.")
+        raise ValueError(f"key_bias must be [B, H, N] = {list(k.shape[:3])}, not {list(key_bias.shape)}.")
 
 
 def check_rotation(rotation: Rotation | None, q: Tensor, k: Tensor) -> None:
@@ -55,8 +55,7 @@ def check_rotation(rotation: Rotation | None, q: Tensor, k: Tensor) -> None:
         return
     if not hasattr(rotation, "rotate"):
         raise TypeError(
-            f"a rotation is what an encoding gives for the positions of the tokens, encoding(positions), not a "
-            f"{type(rotation).__name__}."
+            f"rotation must be a Rotation, as encoding(positions) returns, not a {type(rotation).__name__}."
         )
     if (added := getattr(rotation, "added", None)) is not None:
         raise ValueError(f"{added} rotates nothing: it is added to the tokens, x + encoding.embedding(positions).")
@@ -79,7 +78,7 @@ def check_mask(kind: str, mask: Tensor | None, batch: int, count: int, name: str
     if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, count)):
         name = name or f"{kind}_mask"
         raise ValueError(
-            f"{name} has to be boolean and of shape [B, N] = [{batch}, {count}], True where a {kind} takes part, "
+            f"{name} must be boolean and of shape [B, N] = [{batch}, {count}], True for {kind}s to attend to, "
             f"not {mask.dtype} {list(mask.shape)}."
         )
 
@@ -96,7 +95,7 @@ def check_feature_map(phi: FeatureMap, q: Tensor) -> None:
         ValueError: another number of heads, or another width.
     """
     if not hasattr(phi, "pair"):
-        raise TypeError(f"phi is what build_feature_map gives, not a {type(phi).__name__}.")
+        raise TypeError(f"phi must be a feature map, as build_feature_map returns, not a {type(phi).__name__}.")
     if (phi.num_heads, phi.head_dim) != (q.shape[1], q.shape[3]):
         raise ValueError(
             f"the feature map is of {phi.num_heads} heads of width {phi.head_dim}, the queries are of {q.shape[1]} of "
@@ -116,16 +115,16 @@ def check_places(k: Tensor, positions: Tensor | None, num_prefix: int, used: boo
     """
     tokens = k.shape[-2]
     if not 0 <= num_prefix <= tokens:
-        raise ValueError(f"num_prefix has to lie between 0 and the number of tokens, {tokens}, not {num_prefix}.")
+        raise ValueError(f"num_prefix must lie between 0 and the number of tokens, {tokens}, not {num_prefix}.")
     if positions is not None and (positions.ndim != 2 or len(positions) != tokens):
         raise ValueError(
-            f"positions have to be those of all {tokens} tokens, [N, C], alike for all samples, not "
+            f"positions must be those of all {tokens} tokens, [N, C], alike for all samples, not "
             f"{list(positions.shape)}. They are for a locality; encoding(positions) makes a rotation of them."
         )
     if not used and (positions is not None or num_prefix):
         given = f"num_prefix={num_prefix}" if positions is None else f"positions {list(positions.shape)}"
         raise ValueError(
-            f"attention has no use for {given} without a locality: pass locality=build_locality(...), for an encoding "
+            f"{given} would have no effect without a locality: pass locality=build_locality(...), for an encoding "
             f"rotation=encoding(positions), or leave out positions and num_prefix."
         )
 

@@ -12,12 +12,14 @@ from performer_string.position.additive import Absolute, NoEncoding, Sinusoidal
 from performer_string.position.base import Encoding, Sizes
 from performer_string.position.cayley import CayleySTRING
 from performer_string.position.circulant import CirculantSTRING
+from performer_string.position.grid import grid_positions, with_prefix
 from performer_string.position.liere import LieRE
 from performer_string.position.pate_so2 import PaTESO2
 from performer_string.position.pate_so3 import PaTESO3
 from performer_string.position.pate_so4 import PaTESO4
 from performer_string.position.reflection import ReflectionSTRING
 from performer_string.position.rope import RoPE, RoPEMixed, VisionLLaMA
+from performer_string.position.rotation import Rotation
 from performer_string.position.separable import SeparableEncoding
 from performer_string.utils.registry import construct, lookup
 
@@ -37,7 +39,17 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "liere": LieRE,
 }
 
-__all__ = ["ENCODINGS", "Encoding", "SeparableEncoding", "Sizes", "build_encoding", "check_effects"]
+__all__ = [
+    "ENCODINGS",
+    "Encoding",
+    "Rotation",
+    "SeparableEncoding",
+    "Sizes",
+    "build_encoding",
+    "check_effects",
+    "grid_positions",
+    "with_prefix",
+]
 
 
 def check_effects(name: str, options: Mapping[str, Any], coord_dim: int) -> None:
@@ -50,7 +62,7 @@ def check_effects(name: str, options: Mapping[str, Any], coord_dim: int) -> None
     """
     family = lookup("encoding", name, ENCODINGS)
     if not (isinstance(family, type) and issubclass(family, Encoding)):
-        raise TypeError(f"ENCODINGS[{name!r}] has to be a subclass of Encoding, not {family!r}.")
+        raise TypeError(f"ENCODINGS[{name!r}] must be a subclass of Encoding, not {family!r}.")
     for option, reason in family.unused_options(options, coord_dim).items():
         raise ValueError(
             f"encoding {name!r}: {option}={options[option]!r} has no effect with {reason}. Leave it out, or change "
@@ -95,7 +107,7 @@ def build_encoding(
     """
     family = lookup("encoding", name, ENCODINGS)
     if isinstance(grid, int):
-        raise ValueError(f"grid has to hold one size for each axis, like (14, 14), not {grid}.")
+        raise ValueError(f"grid must hold one size for each axis, like (14, 14), not {grid}.")
     sizes = Sizes(head_dim, num_heads, coord_dim, None if grid is None else tuple(grid), layers, qk_dim)
     check_effects(name, options, coord_dim)
     if qk_dim not in (None, head_dim) and not family.additive:

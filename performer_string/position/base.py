@@ -67,7 +67,7 @@ def resolve_block_size(family: str, head_dim: int, block_size: int | None, small
     if not smallest <= b <= head_dim or head_dim % b:
         possible = [n for n in range(smallest, head_dim + 1) if head_dim % n == 0]
         raise HeadWidthError(
-            f"{family}: block_size has to divide the head width {head_dim} and lie between {smallest} and it, not {b}. "
+            f"{family}: block_size must divide the head width {head_dim} and lie between {smallest} and it, not {b}. "
             f"Possible: {', '.join(map(str, possible)) or 'none; use a wider head'}."
         )
     return b
@@ -87,7 +87,7 @@ class Encoding(ComputedBuffers):
             then serves all layers.
         extrapolates: whether the encoding is defined outside the training grid. Otherwise the model interpolates
             positions into that grid.
-        counts_patches: whether positions have to be in patches, and not in another unit.
+        counts_patches: whether positions must be in patches, and not in another unit.
         without_effect: options that have no effect with some values of another option: {option: (other option, its
             values)}.
     """
@@ -136,7 +136,7 @@ class Encoding(ComputedBuffers):
             ValueError: positions of another dimension or in 16 bits, or a parameter that is not finite.
         """
         if not isinstance(positions, Tensor):
-            raise TypeError(f"positions have to be a tensor [..., N, C], as of grid_positions, not {type(positions)}.")
+            raise TypeError(f"positions must be a tensor [..., N, C], as of grid_positions, not {type(positions)}.")
         if positions.ndim < 2 or positions.shape[-1] != self.coord_dim:
             raise ValueError(
                 f"{type(self).__name__} was built for positions [..., N, {self.coord_dim}] (coord_dim="
@@ -162,8 +162,8 @@ class Encoding(ComputedBuffers):
             if not parameter.is_meta and not torch.isfinite(parameter).all():
                 index = (~torch.isfinite(parameter)).nonzero()[0].tolist()
                 raise ValueError(
-                    f"{type(self).__name__}: the generators have to be finite numbers, but {name}{index} is "
-                    f"{parameter[tuple(index)].item()}. Weights that went bad in training? Load an earlier checkpoint, "
+                    f"{type(self).__name__}: the generators must be finite numbers, but {name}{index} is "
+                    f"{parameter[tuple(index)].item()}. Did the training diverge? Load an earlier checkpoint, "
                     f"and train with a lower learning rate or with gradient clipping."
                 )
 

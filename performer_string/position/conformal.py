@@ -49,7 +49,7 @@ class Scaling:
             bounds = {"bounded": (math.exp(-self.bound), math.exp(self.bound)), "decay": (0.0, 1.0)}
             low, high = bounds[self.form]
             if not low < self.start < high:
-                raise ValueError(f"{name}: lambda_start has to lie between {low:.4g} and {high:.4g}, not {self.start}.")
+                raise ValueError(f"{name}: lambda_start must lie between {low:.4g} and {high:.4g}, not {self.start}.")
 
     def first_weight(self) -> float:
         """Return the initial w."""

@@ -23,7 +23,7 @@ def num_planes(head_dim: int, family: str) -> int:
     """
     if head_dim % 2:
         raise HeadWidthError(
-            f"{family} rotates pairs of dimensions, so the head width has to be even, not {head_dim}. Choose a width "
+            f"{family} rotates pairs of dimensions, so the head width must be even, not {head_dim}. Choose a width "
             f"and a number of heads with an even quotient."
         )
     return head_dim // 2

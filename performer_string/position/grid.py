@@ -52,7 +52,7 @@ def check_sizes(name: str, sizes: Sequence[int]) -> None:
         )
     is_valid = isinstance(sizes, Sequence) and all(isinstance(n, Integral | torch.SymInt) and n > 0 for n in sizes)
     if not is_valid or not sizes:
-        raise ValueError(f"{name} has to hold one or more positive sizes, like (14, 14), not {sizes!r}.")
+        raise ValueError(f"{name} must hold one or more positive sizes, like (14, 14), not {sizes!r}.")
 
 
 def grid_positions(
@@ -128,7 +128,7 @@ def mean_position(positions: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Args:
         positions: positions of the tokens, [..., N, C].
-        mask: mask of the tokens, [B, N], True where a token takes part; None for all.
+        mask: mask of the tokens, [B, N], True for tokens to attend to; None for all.
 
     Returns:
         Mean positions, [..., 1, C], or [B, 1, C] with a mask, zero where no token takes part.

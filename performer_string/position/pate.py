@@ -73,7 +73,7 @@ class PaTE(SeparableEncoding):
         self.name = f"pate-so{block}"
         if sizes.head_dim % block:
             raise HeadWidthError(
-                f"{self.name} rotates blocks of {block}, so the head width has to be divisible by {block}, not "
+                f"{self.name} rotates blocks of {block}, so the head width must be divisible by {block}, not "
                 f"{sizes.head_dim}."
             )
         scaling.check(self.name)

@@ -97,7 +97,7 @@ def check_rotation_input(x: Tensor, leading: Sequence[int], num_positions: int, 
         ValueError: another width, number of tokens, samples or heads.
     """
     if x.ndim < 3:
-        raise ValueError(f"queries and keys have to be [B, H, N, d], not {list(x.shape)}.")
+        raise ValueError(f"queries and keys must be [B, H, N, d], not {list(x.shape)}.")
     if x.shape[-1] != head_dim:
         raise ValueError(f"the rotation is of heads of width {head_dim}, and not of {x.shape[-1]}.")
     if x.shape[-2] != num_positions:

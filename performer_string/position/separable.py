@@ -91,7 +91,7 @@ class SeparableEncoding(Encoding):
         heads = (1, self.parameter_heads, self.layers * self.num_heads)
         if not fits or x.shape[0] not in heads:
             raise ValueError(
-                f"{type(self).__name__}.{method}() has to be [{' or '.join(map(str, dict.fromkeys(heads)))}, {shape}] "
+                f"{type(self).__name__}.{method}() must be [{' or '.join(map(str, dict.fromkeys(heads)))}, {shape}] "
                 f"for {self.layers} layers of {self.num_heads} heads of width {self.head_dim}, not {list(x.shape)}."
             )
 

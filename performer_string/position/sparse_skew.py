@@ -35,7 +35,7 @@ class BandedGenerator(SkewGenerator):
     ):
         bandwidth = min(2, head_dim - 1) if bandwidth is None else bandwidth
         if not 1 <= bandwidth < head_dim:
-            raise ValueError(f"bandwidth has to lie between 1 and {head_dim - 1} (d - 1), not {bandwidth}.")
+            raise ValueError(f"bandwidth must lie between 1 and {head_dim - 1} (d - 1), not {bandwidth}.")
         count = sum(head_dim - offset for offset in range(1, bandwidth + 1))
         super().__init__(heads, head_dim, count, init_std, both_triangles)
         self.bandwidth = bandwidth
@@ -65,7 +65,7 @@ class RandomGenerator(SkewGenerator):
 
     def __init__(self, heads: int, head_dim: int, init_std: float, *, fraction: float = 0.3):
         if not 0 < fraction <= 1:
-            raise ValueError(f"fraction has to lie in (0, 1], not {fraction}.")
+            raise ValueError(f"fraction must lie in (0, 1], not {fraction}.")
         upper = upper_triangle(head_dim)
         total = upper.shape[1]
         count = max(1, round(fraction * total))
@@ -100,7 +100,7 @@ class TopKGenerator(DenseGenerator):
         total = math.comb(head_dim, 2)
         k = min(24, total) if k is None else k
         if not 1 <= k <= total:
-            raise ValueError(f"k has to lie between 1 and {total} (d (d-1) / 2), not {k}.")
+            raise ValueError(f"k must lie between 1 and {total} (d (d-1) / 2), not {k}.")
         super().__init__(heads, head_dim, init_std)
         self.k = k
 
@@ -130,7 +130,7 @@ class TopKOfMatrixGenerator(DenseGenerator):
         total = 2 * math.comb(head_dim, 2)
         k = min(24, total) if k is None else k
         if not 1 <= k <= total:
-            raise ValueError(f"k has to lie between 1 and {total} (d (d-1)), not {k}.")
+            raise ValueError(f"k must lie between 1 and {total} (d (d-1)), not {k}.")
         super().__init__(heads, head_dim, init_std, both_triangles=True)
         self.k = k
 

@@ -114,7 +114,7 @@ class TimmViT(ViT):
             ValueError: a negative number of classes; another pooling, which has other weights.
         """
         if num_classes < 0:
-            raise ValueError(f"num_classes has to be 0 or more, not {num_classes}.")
+            raise ValueError(f"num_classes must be 0 or more, not {num_classes}.")
         if global_pool is not None:
             if global_pool and pool_of(global_pool) != self.config.pool:
                 raise ValueError(
@@ -193,7 +193,7 @@ class TimmViT(ViT):
             ValueError: a format or a mask that is not supported.
         """
         if output_fmt not in ("NCHW", "NLC"):
-            raise ValueError(f"output_fmt has to be NCHW or NLC, not {output_fmt!r}.")
+            raise ValueError(f"output_fmt must be NCHW or NLC, not {output_fmt!r}.")
         if attn_mask is not None:
             raise ValueError("attn_mask: linear attention has no weights to mask. Use forward(images, patch_mask=...).")
         wanted = places_of(len(self.blocks) if indices is None else indices, len(self.blocks))

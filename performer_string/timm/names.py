@@ -20,7 +20,7 @@ def pool_of(global_pool: str) -> str:
     name = POOLS.get(global_pool, global_pool)
     if name not in get_args(Pool):
         names = ", ".join([*POOLS, *(each for each in get_args(Pool) if each not in POOLS.values())])
-        raise ValueError(f"global_pool has to be one of {names}, or '' for no pooling, not {global_pool!r}.")
+        raise ValueError(f"global_pool must be one of {names}, or '' for no pooling, not {global_pool!r}.")
     return name
 
 

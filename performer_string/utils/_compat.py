@@ -43,7 +43,7 @@ def values_unavailable() -> bool:
 
 
 def needs_plain_operations() -> bool:
-    """Return whether attention has to consist of plain operations, as under a transform and in an export."""
+    """Return whether attention must consist of plain operations, as under a transform and in an export."""
     return torch.compiler._is_exporting_flag or is_transformed()
 
 

@@ -62,9 +62,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{path} is no JSON: it is cut off or damaged ({error}). Repair it, or take it away."
-        ) from error
+        raise ValueError(f"{path} is no JSON: it is cut off or damaged ({error}). Repair or delete it.") from error
 
 
 def check_writable(option: str, folder: Path) -> None:

@@ -18,7 +18,7 @@ IMPORTED_FIRST = "A name of your module needs it to be imported first"
 # Arguments that a model or a layer itself gives to the parts that it builds.
 RESERVED_OPTIONS = frozenset({"head_dim", "qk_dim", "num_heads", "coord_dim", "grid", "layers", "seed", "sizes"})
 
-# Arguments that the library passes to the constructors of a registry, which a user's own class has to take as well.
+# Arguments that the library passes to the constructors of a registry, which a user's own class must take as well.
 PASSED = {
     "encoding": ("sizes",),
     "feature map": ("head_dim", "num_heads"),

@@ -48,7 +48,7 @@ def check_type(name: str, value: Any, kind: Any) -> None:
             wanted = wanted.replace(name_of_python, plain)
         number = as_number(value, kind) if isinstance(value, str) else None
         hint = "" if number is None else f" YAML reads numbers like 2e-1 and 1.0e5 as text: write {number}."
-        raise ValueError(f"{name} has to be {wanted}, not {value!r}.{hint}")
+        raise ValueError(f"{name} must be {wanted}, not {value!r}.{hint}")
 
 
 def as_number(text: str, kind: Any) -> str | None:
@@ -77,13 +77,13 @@ def check_types(instance: DataclassInstance) -> None:
 def check_positive(name: str, value: float) -> None:
     """Raise a ValueError unless a number is positive and finite, which NaN is not."""
     if not 0 < value < math.inf:
-        raise ValueError(f"{name} has to be {'finite' if value == math.inf else 'positive'}, not {value}.")
+        raise ValueError(f"{name} must be {'finite' if value == math.inf else 'positive'}, not {value}.")
 
 
 def check_not_negative(name: str, value: float) -> None:
     """Raise a ValueError unless a number is 0 or more and finite, which NaN is not."""
     if not 0 <= value < math.inf:
-        raise ValueError(f"{name} has to be finite and 0 or more, not {value}.")
+        raise ValueError(f"{name} must be finite and 0 or more, not {value}.")
 
 
 def check_sizes(**sizes: int) -> None:

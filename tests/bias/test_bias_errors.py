@@ -26,15 +26,15 @@ def test_bad_options():
         ("gaussian", {"sigma": [1.0, 0.1]}, "0 < 0.25 < sigma < 64.0, not 0.1"),
         ("gaussian", {"sigma": [1.0, 2.0], "grid": (5,)}, "a sigma for each of 2 axes, and positions have 1"),
         ("radial", {"sigma": []}, "a sigma for each of 0 axes"),
-        ("gaussian", {"sigma": "12"}, "sigma has to be float"),
+        ("gaussian", {"sigma": "12"}, "sigma must be float"),
         ("gaussian", {"amplitude": 3.0}, "between 0 and max_amplitude=2.0, not 3.0"),
         ("gaussian", {"sigma_bounds": (0.25, math.inf)}, "finite"),
         ("gaussian", {"max_amplitude": math.inf}, "finite"),
         ("radial", {"amplitude": 0.5, "normalised": True}, "a normalised decay has no amplitude"),
         ("radial", {"max_amplitude": 3.0, "normalised": True}, "a normalised decay has no amplitude"),
-        ("radial", {"num_scales": 0}, "num_scales has to be positive, not 0"),
-        ("gaussian", {"num_heads": 0}, "num_heads has to be positive, not 0"),
-        ("gaussian", {"num_heads": 2.0}, "num_heads has to be int, not 2.0"),
+        ("radial", {"num_scales": 0}, "num_scales must be positive, not 0"),
+        ("gaussian", {"num_heads": 0}, "num_heads must be positive, not 0"),
+        ("gaussian", {"num_heads": 2.0}, "num_heads must be int, not 2.0"),
     ):
         with pytest.raises(ValueError, match=message):
             build_locality(name, **{"num_heads": 2, **options})
@@ -44,7 +44,7 @@ def test_of_offsets_of_the_wrong_shape_is_an_error():
     locality, positions = Cone(True, heads=3), grid_positions((4, 3), dtype=torch.float64)
     q = torch.randn(1, 2, 12, 6, dtype=torch.float64)
     phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=16).double()
-    message = r"Cone.of_offsets\(\) has to be \[2, .*or have 1 in place of its 2 heads, not \[3"
+    message = r"Cone.of_offsets\(\) must be \[2, .*or have 1 in place of its 2 heads, not \[3"
     with pytest.raises(ValueError, match=message):
         linear_attention(q, q, q, phi, locality=locality, positions=positions)
 
@@ -53,7 +53,7 @@ def test_widths_that_are_not_finite_are_an_error():
     locality, q = build_locality("gaussian", num_heads=2), torch.randn(1, 2, 400, 6)
     torch.nn.init.constant_(locality.raw_sigma, torch.nan)
     phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=16)
-    with pytest.raises(ValueError, match=r"widths of head 0 have to be finite, and are \[nan\]"):
+    with pytest.raises(ValueError, match=r"widths of head 0 must be finite, and are \[nan\]"):
         linear_attention(q, q, q, phi, locality=locality, positions=grid_positions((20, 20)))
 
 

@@ -82,5 +82,5 @@ def test_errors():
         build_locality("kerple", num_heads=2, kernel="lag")
     with pytest.raises(ValueError, match=r"r2 between 0 and 2\.0, not 1\.0 and 2\.5"):
         build_locality("kerple", num_heads=2, kernel="power", r2=2.5)
-    with pytest.raises(ValueError, match="r1 has to be positive"):
+    with pytest.raises(ValueError, match="r1 must be positive"):
         build_locality("kerple", num_heads=2, r1=0.0)

@@ -189,7 +189,7 @@ def test_parameters_start_as_asked_and_stay_in_bounds():
 def test_bad_options_and_positions():
     for options, message in (
         ({"sigma": 0.0}, "0 < 0.25 < sigma < 64.0, not 0.0"),
-        ({"sides": "left"}, "sides has to be both, each, quadrants, or a list of 2 heads .* not left"),
+        ({"sides": "left"}, "sides must be both, each, quadrants, or a list of 2 heads .* not left"),
         ({"sides": [[1, 1]]}, "a list of 2 heads with -1, 0 or 1 for each of 2 axes"),
         ({"sides": [[1, 2], [0, 0]]}, "a list of 2 heads with -1, 0 or 1"),
         ({"sides": [[1], [1]]}, "for each of 2 axes"),
@@ -202,7 +202,7 @@ def test_bad_options_and_positions():
     locality, q = build_locality("exponential-l1", num_heads=2), torch.randn(1, 2, 400, 6)
     torch.nn.init.constant_(locality.raw_sigma, torch.nan)
     phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=16)
-    with pytest.raises(ValueError, match="its rates have to be numbers, and some are NaN"):
+    with pytest.raises(ValueError, match="its rates must be numbers, and some are NaN"):
         linear_attention(q, q, q, phi, locality=locality, positions=grid_positions((20, 20)))
 
 

@@ -114,7 +114,7 @@ def test_bad_tables():
         linear_attention(q, q, q, phi, locality=table_bias)
     with pytest.raises(ValueError, match="2 coordinates of grid=\\(3, 4\\), not 1"):
         table_bias.matrix(grid_positions((12,)))
-    with pytest.raises(ValueError, match="the kernel has to be \\[2, 5, 7\\], not \\[2, 5, 5\\]"):
+    with pytest.raises(ValueError, match="the kernel must be \\[2, 5, 7\\], not \\[2, 5, 5\\]"):
         toeplitz_sum(q, q, q, torch.ones(2, 5, 5), (3, 4))
     with pytest.raises(ValueError, match=r"unknown locality 'tabel'. Did you mean 'table'"):
         build_locality("tabel", num_heads=2, grid=(3, 4))

@@ -28,5 +28,5 @@ def test_any_logit_gives_a_width_within_the_bounds():
     ("sigma", "bounds"), [(0.25, BOUNDS), (64.0, BOUNDS), (1.0, (0.5, math.inf)), (1.0, (0.0, 2.0))]
 )
 def test_widths_out_of_their_bounds_are_refused(sigma, bounds):
-    with pytest.raises(ValueError, match=f"sigma has to lie within finite bounds, .* not {sigma}"):
+    with pytest.raises(ValueError, match=f"sigma must lie within finite bounds, .* not {sigma}"):
         raw_width(sigma, bounds)

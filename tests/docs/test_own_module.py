@@ -138,7 +138,7 @@ def test_own_class_is_resumed_by_itself_alone(config, own_module, tmp_path, caps
 
 @pytest.mark.slow
 def test_compiled_training_has_the_same_weights(config, whole, tmp_path, monkeypatch):
-    """By name; tests/train/test_compiled.py has a training that is compiled."""
+    """By name; tests/train/test_compiled.py has a training run that is compiled."""
     compiled = []
     monkeypatch.setattr(nn.Module, "compile", lambda self, **options: compiled.append((type(self).__name__, options)))
     run = tmp_path / "run"

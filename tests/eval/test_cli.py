@@ -143,7 +143,7 @@ def test_device_without_a_gpu(tmp_path, capsys):
         (["--resolutions", "36"], "60 pixels or more, not 36"),
         (["--resolutions", "60", "--positions", "stretch"], "invalid choice: 'stretch'"),
         (["--resolutions", "60", "--images", "-4"], "a number of images is 0 or more, not '-4'"),
-        (["--resolutions", "60", "--device", "mps"], "--device has to be auto, cpu, cuda or cuda:NUMBER, not 'mps'"),
+        (["--resolutions", "60", "--device", "mps"], "--device must be auto, cpu, cuda or cuda:NUMBER, not 'mps'"),
     ],
 )
 def test_bad_arguments(tmp_path, arguments, message, capsys):

@@ -33,6 +33,16 @@ def test_high_orders_where_all_is_along_the_longest_projection():
             assert_close(linear_attention(q, k, v, phi, locality=decay, positions=torch.zeros(300, 1)), v)
 
 
+def test_the_logarithm_of_the_elu_kernel_holds_where_features_underflow():
+    """Entries of -60 and -800, whose features are below the smallest numbers of float32 and float64."""
+    phi = build_feature_map("elu", head_dim=6, num_heads=1)
+    q = torch.randn(1, 1, 4, 6, dtype=torch.float64)
+    for shift in (-60.0, -800.0):
+        small = phi.log_kernel((q - 8).float(), (q - 8 + shift).float())
+        assert small.isfinite().all()
+        assert_close(small - shift, phi.log_kernel(q - 8, q - 8).float(), rtol=1e-3, atol=1e-3)
+
+
 def test_bf16_projections_are_not_rounded_again():
     """In a model cast to bf16 the projections are bf16 numbers, and kernels use what features are made of."""
     for name, options in (("favor+", {}), ("favor+hyperbolic", {}), ("arc-cosine", {"order": 4})):

@@ -59,7 +59,7 @@ def test_a_missing_method_is_named():
         Elu(6, 2, 6).log_kernel(torch.randn(1, 2, 5, 6), torch.randn(1, 2, 5, 6))
 
 
-ORDERS = "order has to be a positive integer of at most 32, beyond which features leave the range of float32"
+ORDERS = "order must be a positive integer of at most 32, beyond which features leave the range of float32"
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ ORDERS = "order has to be a positive integer of at most 32, beyond which feature
         ("arc-cosine", {"oder": 2}, "no option 'oder'. Did you mean 'order'"),
         ("arc-cosine", {"order": 0}, f"{ORDERS}, not 0"),
         ("arc-cosine", {"order": 33}, f"{ORDERS}, not 33"),
-        ("arc-cosine", {"order": 1.5}, "order has to be int, not 1.5"),
-        ("favor+", {"num_features": 0}, "num_features has to be positive, not 0"),
-        ("favor+", {"num_features": -4}, "num_features has to be positive, not -4"),
-        ("favor+hyperbolic", {"num_features": 5}, r"has to be even \(pairs\), not 5"),
-        ("favor+", {"scale": 0.0}, "scale of the logits has to be positive"),
-        ("polynomial", {"scale": -1.0}, "scale of the logits has to be positive"),
+        ("arc-cosine", {"order": 1.5}, "order must be int, not 1.5"),
+        ("favor+", {"num_features": 0}, "num_features must be positive, not 0"),
+        ("favor+", {"num_features": -4}, "num_features must be positive, not -4"),
+        ("favor+hyperbolic", {"num_features": 5}, r"must be even \(pairs\), not 5"),
+        ("favor+", {"scale": 0.0}, "scale of the logits must be positive"),
+        ("polynomial", {"scale": -1.0}, "scale of the logits must be positive"),
         ("polynomial", {"num_features": 64}, "no option 'num_features'. Its options: scale, lower"),
     ],
     ids=str,
@@ -86,5 +86,5 @@ def test_bad_options(name, options, message):
 
 @pytest.mark.parametrize("changed", [{"head_dim": 4.0}, {"num_heads": 4.0}, {"num_features": 4.0}, {"seed": 4.0}])
 def test_sizes_and_seeds_have_to_be_integers(changed):
-    with pytest.raises(ValueError, match=f"{next(iter(changed))} has to be int, not 4.0"):
+    with pytest.raises(ValueError, match=f"{next(iter(changed))} must be int, not 4.0"):
         build_feature_map("favor+", **{"head_dim": 8, "num_heads": 2, **changed})

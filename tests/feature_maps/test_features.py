@@ -45,6 +45,14 @@ class TestEvery:
         assert_close(pairs, kernel, rtol=1e-5, atol=1e-9)
         assert_close(phi.log_kernel(q, k[:, :, :5])[:, :, 7], phi.log_kernel(q[:, :, 7:8], k)[:, :, 0, :5])
 
+    def test_random_features_are_those_that_a_redraw_changes(self, case):
+        phi = case.make()
+        before = [x.clone() for x in (*phi.parameters(), *phi.buffers())]
+        if phi.has_random_features:
+            phi.redraw(1)
+        changed = any(not torch.equal(x, y) for x, y in zip((*phi.parameters(), *phi.buffers()), before, strict=True))
+        assert changed == phi.has_random_features
+
     def test_homogeneous_maps_and_no_others_ignore_a_temperature(self, case):
         phi, (q, k) = case.make(), torch.randn(2, 3, 2, 5, 6, dtype=torch.float64)
         change = reference.linear_weights(*phi.pair(q * 1.5, k * 1.5)) - reference.linear_weights(*phi.pair(q, k))
@@ -145,6 +153,8 @@ class TestRandom:
         assert_close(linear_attention(q, k, v, fixed), expected)
         fast, slow = (torch.autograd.grad((x * upstream).sum(), phi.projection) for x in (out, expected))
         assert_close(fast, slow)
+        assert fixed.has_random_features
+        assert not phi.has_random_features
         with pytest.raises(ValueError, match="learned projections are not redrawn"):
             phi.redraw(1)
 

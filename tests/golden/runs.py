@@ -1,4 +1,4 @@
-"""Small trainings whose checkpoints are kept: what is trained, where they lie, and how command lines are called."""
+"""Small training runs whose checkpoints are kept: what is trained, where they lie, and how command lines are called."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ RESUME = ["--trainer.max_epochs", "2"]  # one epoch more
 
 
 def recipe(name: str) -> dict[str, Any]:
-    """Return the configuration of a training: an epoch of three steps."""
+    """Return the configuration of a training run: an epoch of three steps."""
     trainer = {"max_epochs": 1, "accelerator": "cpu", "logger": False, "log_every_n_steps": 1}
     return {
         "seed_everything": 3,

@@ -1,4 +1,4 @@
-"""Random cases for property tests: vectors of any norm, masks and types, and how close a result has to be.
+"""Random cases for property tests: vectors of any norm, masks and types, and how close a result must be.
 
 `PROPERTY_EXAMPLES=10000 python -m pytest -k properties -o faulthandler_timeout=0` tries so many cases of each property,
 instead of 200. Without the limit of five minutes a test they take minutes each.

@@ -1,4 +1,4 @@
-"""Trainings by the command line, what they write, and ways to stop them."""
+"""Training runs by the command line, what they write, and ways to stop them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def metrics(run: Path) -> dict:
 
 
 def write_log(run: Path, logged: Mapping[str, Mapping[int, float]]) -> Path:
-    """Write `metrics.csv` of a training that takes a second a step, and return its folder."""
+    """Write `metrics.csv` of a training run that takes a second a step, and return its folder."""
     run.mkdir(exist_ok=True)
     steps = sorted({step for values in logged.values() for step in values})
     rows = [
@@ -99,7 +99,7 @@ def stop_in(monkeypatch, batch: int) -> None:
 
 @contextmanager
 def killed(hook: str, when: int | Callable[[Trainer], bool]) -> Iterator[None]:
-    """Kill the run within, which has to get so far.
+    """Kill the run within, which must get so far.
 
     Args:
         hook: of a callback, like "on_validation_start".

@@ -73,7 +73,7 @@ def test_transparency_is_reported_once(tmp_path, caplog):
 
 @pytest.mark.parametrize("colour", [[255, 255], [0, 0, 256], [-1, 0, 0]])
 def test_background_that_is_no_colour(colour):
-    with pytest.raises(ValueError, match="background has to be red, green and blue, each 0 to 255, not"):
+    with pytest.raises(ValueError, match="background must be red, green and blue, each 0 to 255, not"):
         ImageData("folder", background=colour)
 
 

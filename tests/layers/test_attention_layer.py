@@ -153,7 +153,7 @@ class TestLayer:
 
     @pytest.mark.parametrize(
         ("heads", "message"),
-        [(5, "width 12 is not divisible by 5 heads"), (2.0, "num_heads has to be int, not 2.0"), (0, "be positive")],
+        [(5, "width 12 is not divisible by 5 heads"), (2.0, "num_heads must be int, not 2.0"), (0, "be positive")],
     )
     def test_heads_have_to_divide_the_width(self, heads, message):
         with pytest.raises(ValueError, match=message):
@@ -191,7 +191,7 @@ def test_layers_of_no_tokens_give_none():
     [
         ({"feature_map": "nonsense"}, "unknown feature map 'nonsense'"),
         ({"feature_options": {"bogus": 1}}, "feature map 'favor\\+' has no option 'bogus'"),
-        ({"feature_options": {"num_features": "8"}}, "num_features has to be int"),
+        ({"feature_options": {"num_features": "8"}}, "num_features must be int"),
     ],
 )
 def test_softmax_checks_the_feature_map_that_it_does_not_use(changes, message):

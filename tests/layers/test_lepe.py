@@ -124,8 +124,8 @@ def test_model_at_other_sizes():
 
 def test_bad_options_and_positions():
     for options, message in (
-        ({"kernel_size": 2}, "kernel_size has to be odd and positive, not 2"),
-        ({"kernel_size": -1}, "kernel_size has to be odd and positive, not -1"),
+        ({"kernel_size": 2}, "kernel_size must be odd and positive, not 2"),
+        ({"kernel_size": -1}, "kernel_size must be odd and positive, not -1"),
         ({"coord_dim": 4}, "a convolution of one to three axes, not of 4"),
         ({"kernel": 3}, "no option 'kernel'. Did you mean 'kernel_size'"),
     ):

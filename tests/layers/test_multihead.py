@@ -167,10 +167,10 @@ def test_what_is_refused():
         layer(x, x, x, attn_mask=torch.zeros(4, 4))
     with pytest.raises(ValueError, match="is_causal masks pairs of tokens"):
         layer(x, x, x, is_causal=True)
-    with pytest.raises(ValueError, match=r"key_padding_mask has to be \[B, N\] = \[1, 4\], True or -inf for keys that"):
+    with pytest.raises(ValueError, match=r"key_padding_mask must be \[B, N\] = \[1, 4\], True or -inf for keys that"):
         layer(x, x, x, key_padding_mask=torch.zeros(4, 1, dtype=torch.bool))
     for dtype in (torch.uint8, torch.int64):  # ones were added to the logits
-        with pytest.raises(TypeError, match=f"key_padding_mask has to be boolean, .* not {dtype}"):
+        with pytest.raises(TypeError, match=f"key_padding_mask must be boolean, .* not {dtype}"):
             layer(x, x, x, key_padding_mask=torch.ones(1, 4, dtype=dtype))
     with pytest.raises(ValueError, match="Did you mean 'favor\\+'"):
         MultiheadAttention(16, 2, feature_map="favor")

@@ -102,5 +102,5 @@ def test_calls_that_are_refused():
     layer, x = PerformerSelfAttention(**SMALL), torch.randn(1, 4, 16)
     with pytest.raises(ValueError, match="context: this is self-attention"):
         layer(x, context=x)
-    with pytest.raises(ValueError, match=r"^mask has to be boolean"):
+    with pytest.raises(ValueError, match=r"^mask must be boolean"):
         layer(x, mask=torch.ones(1, 4))

@@ -83,5 +83,5 @@ def test_no_encoding_is_no_error(build):
 
 
 def test_masks_are_named_as_the_layer_names_them():
-    with pytest.raises(ValueError, match=r"^mask has to be boolean .* True where a token takes part"):
+    with pytest.raises(ValueError, match=r"^mask must be boolean .* True for tokens to attend to"):
         PerformerSelfAttention(16, heads=2)(torch.randn(2, 4, 16), mask=torch.ones(2, 3, dtype=torch.bool))

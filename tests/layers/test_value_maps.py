@@ -175,8 +175,8 @@ def test_defaults_and_bad_options():
         ("composed", {"options": {"lepe": {}}}, "options of 'lepe', which is none of the maps gating, connection"),
         ("composed", {"options": {"gating": {"sourc": "query"}}}, "no option 'sourc'. Did you mean 'source'"),
         ("composed", {"options": {"gating": {"sizes": 1}}}, "options of gating cannot have 'sizes'"),
-        ("composed", {"options": {"gating": ["channels"]}}, r"options of gating has to be dict.str, Any. . None, not"),
-        ("composed", {"maps": "gating"}, r"maps has to be list.str., not 'gating'"),
+        ("composed", {"options": {"gating": ["channels"]}}, r"options of gating must be dict.str, Any. . None, not"),
+        ("composed", {"maps": "gating"}, r"maps must be list.str., not 'gating'"),
     ):
         with pytest.raises(ValueError, match=message):
             build_value_map(name, head_dim=6, num_heads=2, **options)

@@ -97,7 +97,7 @@ def test_init_from_keeps_the_table(tmp_path):
         ({"encoding": "absolute", "absolute_table": "linear"}, "take the encoding 'absolute' for a table alone"),
         ({"encoding": "none", "absolute_table": "linear"}, "take the encoding 'absolute' for a table alone"),
         ({"absolute_table": "bicubik"}, "Did you mean 'bicubic'"),
-        ({"absolute_table": True}, "absolute_table has to be str | None, not True"),
+        ({"absolute_table": True}, "absolute_table must be str | None, not True"),
     ],
     ids=str,
 )

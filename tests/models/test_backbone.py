@@ -62,15 +62,15 @@ def test_patches_are_those_of_their_places():
     ("changes", "message"),
     [
         ({"image_size": [16, 24, 8]}, r"patch_size \[4, 8\] and image_size \[16, 24, 8\] differ in the number of axes"),
-        ({"image_size": [16, 0]}, "patch_size and image_size have to be positive, not"),
-        ({"position_grid": [3]}, r"position_grid has to hold 2 positive numbers of patches, not \[3\]"),
-        ({"num_classes": -1}, "num_classes has to be 0 or more, not -1"),
+        ({"image_size": [16, 0]}, "patch_size and image_size must be positive, not"),
+        ({"position_grid": [3]}, r"position_grid must hold 2 positive numbers of patches, not \[3\]"),
+        ({"num_classes": -1}, "num_classes must be 0 or more, not -1"),
     ],
 )
 def test_what_is_no_shape(changes, message):
     with pytest.raises(ValueError, match=message):
         vit(**changes)
-    with pytest.raises(ValueError, match=r"images have to be \[B, 2, and 3 sizes\], not \[1, 2, 16, 24\]"):
+    with pytest.raises(ValueError, match=r"images must be \[B, 2, and 3 sizes\], not \[1, 2, 16, 24\]"):
         solid(3)(torch.zeros(1, 2, 16, 24))
 
 
@@ -243,5 +243,5 @@ def test_positions_are_centred_by_the_patches_that_take_part(options):
 def test_a_mask_that_is_none_of_the_patches():
     model, images = vit(registers=2), torch.randn(2, 2, 16, 24)
     for mask in (torch.ones(2, 12), torch.ones(12, dtype=torch.bool), torch.ones(2, 14, dtype=torch.bool)):
-        with pytest.raises(ValueError, match=r"patch_mask has to be boolean and of shape \[B, N\] = \[2, 12\]"):
+        with pytest.raises(ValueError, match=r"patch_mask must be boolean and of shape \[B, N\] = \[2, 12\]"):
             model(images, patch_mask=mask)

@@ -97,7 +97,7 @@ def test_an_image_without_patches_leaves_the_others_their_gradients(options):
 
 def test_what_is_no_batch():
     model, (small, large_one) = vit(), some((8, 16), (16, 24))
-    with pytest.raises(ValueError, match="has to hold one image or more"):
+    with pytest.raises(ValueError, match="must hold one image or more"):
         batch_images(model, [])
     for other in (large_one.float(), large_one[:1], large_one[0]):
         with pytest.raises(ValueError, match=r"same channels, type and device, not \[2, 8, 16\] torch.float64 cpu; "):

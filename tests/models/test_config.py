@@ -33,7 +33,7 @@ def test_a_variant_beside_sizes_of_ones_own_is_an_error():
     [
         ({"attention": "softmax", "feature_options": {"ordr": 9}}, "has no option 'ordr'"),
         ({"feature_map": "arc-cosine", "feature_options": {"ordr": 9}}, "Did you mean 'order'"),
-        ({"feature_options": {"num_features": "many"}}, "num_features has to be int, not 'many'"),
+        ({"feature_options": {"num_features": "many"}}, "num_features must be int, not 'many'"),
         ({"encoding_options": {"blok_size": 4}}, "Did you mean 'block_size'"),
         ({"locality": "gaussian", "locality_options": {"sgma": 2.0}}, "Did you mean 'sigma'"),
         ({"values": "lepe", "value_options": {"kernel": 3}}, "Did you mean 'kernel_size'"),

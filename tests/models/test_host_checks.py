@@ -38,12 +38,12 @@ def test_places_and_models_that_cannot_be_changed():
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (torch.full((1, 3, 32, 32), torch.nan), "images have to be finite"),
+        (torch.full((1, 3, 32, 32), torch.nan), "images must be finite"),
         (torch.zeros(1, 3, 32, 32, dtype=torch.uint8), "floats, normalised as in training, not torch.uint8"),
         (torch.zeros(1, 1, 32, 32), r"\[B, 3, height, width\], not \[1, 1, 32, 32\]"),
         (torch.zeros(3, 32, 32), r"\[B, 3, height, width\], not \[3, 32, 32\]"),
         (torch.zeros(0, 3, 32, 32), r"one or more, \[B, 3, height, width\], not \[0, 3, 32, 32\]"),
-        ([torch.zeros(3, 32, 32)], "images have to be a tensor, not a list"),
+        ([torch.zeros(3, 32, 32)], "images must be a tensor, not a list"),
     ],
 )
 def test_images_that_no_error_can_be_measured_on(images, message):
@@ -59,7 +59,7 @@ def test_other_arguments_than_a_model_of_timm_name_the_way():
     cases = [
         (lambda: from_timm("vit_tiny_patch16_224"), TypeError, "from_timm takes a model, timm.create_model"),
         (lambda: narrow(host, 8), TypeError, r"performerize\(model, qk_dim=\.\.\.\) narrows it in place"),
-        (lambda: performerize(host, layers=1), ValueError, r"layers has to hold places of blocks, as \[0, 1\], not 1"),
+        (lambda: performerize(host, layers=1), ValueError, r"layers must hold places of blocks, as \[0, 1\], not 1"),
         (lambda: performerize(own), ValueError, 'model.config, attention="linear"'),
         (lambda: performerize(host, "favor+"), ValueError, r"attention='linear', feature_map='favor\+'"),
     ]

@@ -114,7 +114,7 @@ def test_a_folder_comes_before_the_hub(hub, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("me/atns", {}, "there is no folder me/atns, and no model me/atns on the Hub: look for a slip in its name"),
+        ("me/atns", {}, "there is no folder me/atns, and no model me/atns on the Hub: check its spelling"),
         ("me/gated", {}, "asks you to accept its terms: do so at https://huggingface.co/me/gated"),
         ("me/ants", {"revision": "v7"}, "the model me/ants of the Hub has no revision 'v7'"),
         ("me/empty", {}, "me/empty on the Hub is no model of performer_string: it lacks config.json"),

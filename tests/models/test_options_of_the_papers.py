@@ -117,7 +117,7 @@ def test_raster_is_one_coordinate_for_any_encoding(encoding, size, prefix, monke
     "options", [{"positions": "interpolate"}, {"centred": True}, {"encoding": "absolute"}, {"values": "connection"}]
 )
 def test_what_has_no_raster(options):
-    with pytest.raises(ValueError, match=r"counts patches: leave out|position_unit has to be patch"):
+    with pytest.raises(ValueError, match=r"counts patches: leave out|position_unit must be patch"):
         small(position_unit="raster", **options)
 
 
@@ -134,7 +134,7 @@ def test_what_has_no_raster(options):
     ],
 )
 def test_unit_of_an_image_has_no_meaning_where_patches_count(options, unit):
-    with pytest.raises(ValueError, match="position_unit has to be patch"):
+    with pytest.raises(ValueError, match="position_unit must be patch"):
         small(position_unit=unit, **options)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from performer_string import packed_features
+from performer_string.ops.layout import TokenLayout
 from tests.helpers.small_vit import large, vit
 
 SIZES = ((8, 16), (4, 8), (8, 16), (12, 8))  # of patches of 4 x 8: one of them is one patch
@@ -64,7 +65,7 @@ def test_each_image_has_its_own_stochastic_depth():
     logits = model([image] * 40).detach()  # alike, but for the two branches of the block
     assert len(logits.round(decimals=6).unique(dim=0)) == 4
     lengths = [1] * 10 + [3] * 10
-    kept = model.blocks[0].drop_path(torch.ones(1, 40, 2), lengths)
+    kept = model.blocks[0].drop_path(torch.ones(1, 40, 2), TokenLayout(lengths=tuple(lengths)))
     assert set(kept.unique().tolist()) == {0.0, 2.0}
     assert all(len(each.unique()) == 1 for each in kept[0].split(lengths))
 
@@ -81,7 +82,7 @@ def test_gradient_checkpoints_and_other_axes():
 
 def test_what_cannot_be_packed():
     model, (small, wide) = large(vit()), some((8, 16), (16, 24))
-    with pytest.raises(ValueError, match="has to hold one image or more"):
+    with pytest.raises(ValueError, match="must hold one image or more"):
         model([])
     with pytest.raises(ValueError, match="same channels, type and device"):
         model([small, wide.float()])
@@ -90,7 +91,7 @@ def test_what_cannot_be_packed():
     for method in (model.forward_features, model.patch_features, model.get_intermediate_layers):
         with pytest.raises(TypeError, match=r"not a list: batch_images\(model, images\) pads .* packed_features"):
             method([torch.randn(2, 8, 8)])
-    with pytest.raises(ValueError, match=r"images have to be \[B, 2, height, width\]"):
+    with pytest.raises(ValueError, match=r"images must be \[B, 2, height, width\]"):
         model([torch.randn(3, 8, 16).double()])
     with pytest.raises(ValueError, match="a list of images has positions of its own"):
         model([small], positions=torch.zeros(4, 2))

@@ -181,7 +181,7 @@ def test_the_hosts_rotation_is_removed():
 
 
 def test_a_copy_has_a_grid_of_its_own():
-    """Positions come by a hook, which has to go with the model."""
+    """Positions come by a hook, which must go with the model."""
     model = build("dinov3")
     performerize(model, encoding="rope", feature_options={"num_features": 16})
     small, large = images_for("dinov3")[..., :32], images_for("dinov3")

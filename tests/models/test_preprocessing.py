@@ -105,5 +105,5 @@ def test_transform_can_be_pickled():
 
 
 def test_a_channel_without_deviation_is_refused():
-    with pytest.raises(ValueError, match="std has to be positive, not 0"):
+    with pytest.raises(ValueError, match="std must be positive, not 0"):
         Preprocessing((0.5, 0.5), (0.0, 0.5))

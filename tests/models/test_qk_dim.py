@@ -64,10 +64,10 @@ def test_narrow_queries_cost_fewer_multiplications():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"qk_dim": 0}, "qk_dim has to be positive, not 0"),
-        ({"qk_dim": 2.5}, "qk_dim has to be"),
-        ({"qk_dim": 5, "encoding": "rope"}, "has to be even, not 5"),
-        ({"qk_dim": 6, "encoding": "pate-so4"}, "has to be divisible by 4, not 6"),
+        ({"qk_dim": 0}, "qk_dim must be positive, not 0"),
+        ({"qk_dim": 2.5}, "qk_dim must be"),
+        ({"qk_dim": 5, "encoding": "rope"}, "must be even, not 5"),
+        ({"qk_dim": 6, "encoding": "pate-so4"}, "must be divisible by 4, not 6"),
         ({"values": "gating", "value_options": {"qk_dim": 3}}, "cannot have 'qk_dim'"),
     ],
     ids=str,

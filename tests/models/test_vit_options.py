@@ -181,7 +181,7 @@ def test_positions_have_the_precision_of_the_model():
 
 def test_the_last_block_has_the_rate_of_drop_path():
     assert [block.drop_path.rate for block in vit(depth=1, drop_path=0.3).blocks] == [0.3]
-    with pytest.raises(ValueError, match=r"drop_path has to lie in \[0, 1\), not 1.0"):
+    with pytest.raises(ValueError, match=r"drop_path must lie in \[0, 1\), not 1.0"):
         DropPath(1.0)
 
 
@@ -214,10 +214,10 @@ def test_drop_path_keeps_the_mean_and_is_off_in_evaluation():
         ({"log_n_scaling": True, **POLYNOMIAL}, "no effect with a homogeneous feature map"),
         ({"log_n_scaling": True, "image_size": [4, 8]}, "at least 2 tokens in training, for log N / log N_0, not 1"),
         ({"positions": "stretch"}, "unknown position mode 'stretch'"),
-        ({"registers": -1}, "registers has to be 0 or more"),
-        ({"drop_path": 1.0}, r"drop_path has to lie in \[0, 1\)"),
-        ({"depth": 0}, "depth has to be positive, not 0"),
-        ({"width": 26, "num_heads": 2, "encoding": "rope"}, "head width has to be even, not 13"),
+        ({"registers": -1}, "registers must be 0 or more"),
+        ({"drop_path": 1.0}, r"drop_path must lie in \[0, 1\)"),
+        ({"depth": 0}, "depth must be positive, not 0"),
+        ({"width": 26, "num_heads": 2, "encoding": "rope"}, "head width must be even, not 13"),
         ({"image_size": [1, 2, 3]}, r"patch_size \[4, 8\] and image_size \[1, 2, 3\] differ in the number of axes"),
     ],
 )

@@ -16,6 +16,7 @@ from performer_string import (
     linear_attention,
     softmax_attention,
 )
+from performer_string.ops.context import AttentionContext
 from performer_string.ops.layout import TokenLayout
 from performer_string.position.base import Sizes
 
@@ -136,14 +137,15 @@ def test_sequences_of_one_grid_are_one_batch():
     layout = TokenLayout(torch.zeros(18, 2), lengths=(6, 6, 6), grids_of=grids)
     x, calls = torch.randn(1, 2, 18, 4), []
 
-    def attend(q, k, v, layout, bias):
-        calls.append((len(q), layout.grid))
+    def attend(q, k, v, context):
+        calls.append((len(q), context.layout.grid))
         return v
 
-    assert torch.equal(attend_packed(attend, x, x, x, layout, None, True), x)
+    decay = build_locality("gaussian", num_heads=2)
+    assert torch.equal(attend_packed(attend, x, x, x, AttentionContext(None, decay, layout)), x)
     assert calls == [(2, grids[0]), (1, grids[1])]
     calls.clear()
-    assert torch.equal(attend_packed(attend, x, x, x, layout, None, False), x)
+    assert torch.equal(attend_packed(attend, x, x, x, AttentionContext(None, None, layout)), x)
     assert calls == [(3, None)]
 
 
@@ -151,9 +153,9 @@ def test_sequences_of_one_grid_are_one_batch():
     ("ends", "kind", "message"),
     [
         ([0, 3, 2, TOKENS], ValueError, "not to decrease"),
-        ([1, 3, TOKENS], ValueError, r"has to be \[0, n_1"),
+        ([1, 3, TOKENS], ValueError, r"must be \[0, n_1"),
         ([0, 3], ValueError, rf"N = {TOKENS} tokens"),
-        ([[0, TOKENS]], ValueError, r"has to be \[0, n_1"),
+        ([[0, TOKENS]], ValueError, r"must be \[0, n_1"),
         ([0.0, float(TOKENS)], TypeError, "tensor of integers, as torch.int32, not torch.float32"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import permutations, product
 
 import pytest
@@ -85,6 +86,23 @@ def test_a_sample_without_keys_is_zero_and_has_no_gradient():
             assert gradient.isfinite().all()
             assert gradient[0].abs().max() == 0
             assert gradient[1].abs().max() > 0
+
+
+def test_a_sample_without_keys_is_zero_for_kernels_that_return_nan(monkeypatch):
+    """Some kernels of torch return NaN in a row without keys; those of a CPU return zero."""
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+
+    def with_nan(q, k, v, attn_mask, **options):
+        out = sdpa(q, k, v, attn_mask=attn_mask, **options)
+        return out.masked_fill(~attn_mask.any(-1, keepdim=True), math.nan)
+
+    q, k, v = draw((2, 1, 5, 4))
+    mask = torch.ones(2, 5, dtype=torch.bool)
+    mask[1] = False
+    expected = softmax_attention(q, k, v, key_mask=mask)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", with_nan)
+    assert torch.equal(softmax_attention(q, k, v, key_mask=mask), expected)
+    assert not expected[1].any()
 
 
 def test_a_locality_does_not_hide_nan():

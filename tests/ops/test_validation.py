@@ -38,9 +38,9 @@ def attend(request):
 def test_masks_and_biases(attend):
     q, k, v = torch.randn(3, B, H, N, D)
     for mask in (torch.ones(B, N), torch.ones(B, 2, N, dtype=torch.bool), torch.ones(1, N, dtype=torch.bool)):
-        with pytest.raises(ValueError, match=r"boolean and of shape \[B, N\] = \[2, 9\], True where a key takes part"):
+        with pytest.raises(ValueError, match=r"boolean and of shape \[B, N\] = \[2, 9\], True for keys to attend to"):
             attend(q, k, v, key_mask=mask)
-    with pytest.raises(ValueError, match=r"key_bias has to be \[B, H, N\] = \[2, 3, 9\], not \[2, 9\]"):
+    with pytest.raises(ValueError, match=r"key_bias must be \[B, H, N\] = \[2, 3, 9\], not \[2, 9\]"):
         attend(q, k, v, key_bias=torch.zeros(B, N))
 
 
@@ -52,9 +52,9 @@ def test_shapes_and_types(attend):
     keys = [(q, k[one], v[one]), (q, k[:, :1], v[:, :1]), (q, k[..., 1:], v)]
     values = [(q, k, v[one]), (q, k, v[:, :1]), (q, k, v[fewer]), (q, k[fewer], v)]
     for tensors in (*keys, *values, (q[0], k[0], v[0])):
-        with pytest.raises(ValueError, match=r"have to be \[B, H, N, d\], \[B, H, M, d\] and \[B, H, M, e\], not \["):
+        with pytest.raises(ValueError, match=r"must be \[B, H, N, d\], \[B, H, M, d\] and \[B, H, M, e\], not \["):
             attend(*tensors)
-    with pytest.raises(TypeError, match=r"have to be floating-point, not torch.int64"):
+    with pytest.raises(TypeError, match=r"must be floating-point, not torch.int64"):
         attend(q.long(), k, v)
     with pytest.raises(ValueError, match="on several devices: meta, cpu and cpu"):
         attend(q.to("meta"), k, v)
@@ -83,7 +83,7 @@ def test_rotations(attend):
     ):
         attend(swapped, swapped, swapped, rotation=rotation)
     for other, kind in ((1.0, "float"), (build_encoding("rope", head_dim=D, num_heads=H), "RoPE")):
-        with pytest.raises(TypeError, match=rf"encoding\(positions\), not a {kind}"):
+        with pytest.raises(TypeError, match=rf"encoding\(positions\) returns, not a {kind}"):
             attend(q, q, q, rotation=other)
 
 
@@ -145,12 +145,12 @@ def test_feature_maps():
     q = torch.randn(1, 5, H, D)
     with pytest.raises(ValueError, match=r"Inputs are \[B, H, N, d\]: transpose\(1, 2\) those"):
         linear_attention(q, q, q, make_map("favor+", H, D))
-    with pytest.raises(TypeError, match="phi is what build_feature_map gives, not a str"):
+    with pytest.raises(TypeError, match="phi must be a feature map, as build_feature_map returns, not a str"):
         linear_attention(q, q, q, "favor+")
 
 
 def test_the_scale_of_softmax_is_positive():
     q = torch.randn(1, 1, 3, 4)
     for scale in (0.0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match=f"scale of the logits has to be positive, not {scale}"):
+        with pytest.raises(ValueError, match=f"scale of the logits must be positive, not {scale}"):
             softmax_attention(q, q, q, scale=scale)

@@ -15,7 +15,7 @@ CASES = [
     ("circulant-strin", {}, "unknown encoding 'circulant-strin'. Did you mean 'circulant-string'"),
     ("circulant-string", {"blocksize": 4}, "no option 'blocksize'. Did you mean 'block_size'"),
     ("rope", {"share_heads": True}, "no option 'share_heads'"),
-    ("circulant-string", {"block_size": 5}, "block_size has to divide the head width 12.*Possible: 3, 4, 6, 12"),
+    ("circulant-string", {"block_size": 5}, "block_size must divide the head width 12.*Possible: 3, 4, 6, 12"),
     ("circulant-string", {"block_size": 24}, "between 3 and it, not 24"),
     ("cayley-string", {"generator": "dens"}, "unknown generator 'dens'. Did you mean 'dense'"),
     ("cayley-string", {"k": 3}, "generator 'dense' has no option 'k'"),
@@ -41,32 +41,32 @@ CASES = [
     ("absolute", {"interpolation": "cubic"}, "interpolation of absolute 'cubic'. Did you mean 'bicubic'"),
     ("absolute", {"grid": None}, "needs the training grid"),
     ("sinusoidal", {"head_dim": 1, "num_heads": 2}, "2 axes need a width of at least 4, not 2"),
-    ("liere", {"block_size": 5}, "block_size has to divide the head width 12.*Possible: 2, 3, 4, 6, 12"),
+    ("liere", {"block_size": 5}, "block_size must divide the head width 12.*Possible: 2, 3, 4, 6, 12"),
     ("liere", {"block_size": 1}, "between 2 and it, not 1"),
-    ("pate-so3", {"head_dim": 16}, "blocks of 3, so the head width has to be divisible by 3, not 16"),
-    ("pate-so4", {"head_dim": 14}, "blocks of 4, so the head width has to be divisible by 4, not 14"),
+    ("pate-so3", {"head_dim": 16}, "blocks of 3, so the head width must be divisible by 3, not 16"),
+    ("pate-so4", {"head_dim": 14}, "blocks of 4, so the head width must be divisible by 4, not 14"),
     ("pate-so4", {"coord_dim": 3, "grid": None}, "positions have 1 or 2 dimensions, not 3"),
     ("pate-so2", {"layout": "rows"}, "unknown layout of pate 'rows'. Known: raster, axes"),
     ("pate-so2", {"layout": "raster", "grid": None}, "a raster index needs the training grid"),
     ("pate-so3", {"conformal_scaling": 0.5, "grid": None}, "a raster index needs the training grid"),
-    ("pate-so2", {"conformal_scaling": -1.0}, "conformal_scaling has to be finite and 0 or more"),
-    ("pate-so2", {"conformal_scaling": math.inf}, "conformal_scaling has to be finite and 0 or more, not inf"),
-    ("pate-so3", {"conformal_scaling": 1.0, "slow_down": math.inf}, "slow_down has to be finite, not inf"),
-    ("pate-so4", {"conformal_scaling": 1.0, "slow_down": 0.0}, "slow_down has to be positive, not 0.0"),
-    ("rope-mixed", {"start": "uniform", "init_scale": math.nan}, "init_scale .* has to be finite and 0 or more"),
-    ("liere", {"init_scale": -1.0}, "init_scale of liere has to be finite and 0 or more, not -1.0"),
-    ("liere", {"init_scale": math.inf}, "init_scale of liere has to be finite and 0 or more"),
-    ("cayley-string", {"init_std": math.nan}, "init_std has to be finite and 0 or more, not nan"),
-    ("cayley-string", {"generator": "top-k-of-matrix", "init_std": -0.1}, "init_std has to be finite and 0 or more"),
-    ("rope", {"base": math.inf}, "base of the frequencies has to be finite, not inf"),
-    ("rope", {"base": -1.0}, "base of the frequencies has to be positive, not -1.0"),
+    ("pate-so2", {"conformal_scaling": -1.0}, "conformal_scaling must be finite and 0 or more"),
+    ("pate-so2", {"conformal_scaling": math.inf}, "conformal_scaling must be finite and 0 or more, not inf"),
+    ("pate-so3", {"conformal_scaling": 1.0, "slow_down": math.inf}, "slow_down must be finite, not inf"),
+    ("pate-so4", {"conformal_scaling": 1.0, "slow_down": 0.0}, "slow_down must be positive, not 0.0"),
+    ("rope-mixed", {"start": "uniform", "init_scale": math.nan}, "init_scale .* must be finite and 0 or more"),
+    ("liere", {"init_scale": -1.0}, "init_scale of liere must be finite and 0 or more, not -1.0"),
+    ("liere", {"init_scale": math.inf}, "init_scale of liere must be finite and 0 or more"),
+    ("cayley-string", {"init_std": math.nan}, "init_std must be finite and 0 or more, not nan"),
+    ("cayley-string", {"generator": "top-k-of-matrix", "init_std": -0.1}, "init_std must be finite and 0 or more"),
+    ("rope", {"base": math.inf}, "base of the frequencies must be finite, not inf"),
+    ("rope", {"base": -1.0}, "base of the frequencies must be positive, not -1.0"),
     ("rope", {"coord_dim": 3, "head_dim": 4, "grid": None}, "3 axes need at least as many planes"),
     ("rope", {"grid": (4, 4, 4)}, r"\(4, 4, 4\) does not have coord_dim=2 axes"),
-    ("rope", {"head_dim": 13}, "head width has to be even, not 13"),
-    ("rope-mixed", {"head_dim": 13}, "head width has to be even, not 13"),
-    ("visionllama", {"head_dim": 13}, "head width has to be even, not 13"),
-    ("cayley-string", {"head_dim": 13}, "head width has to be even, not 13"),
-    ("reflection-string", {"head_dim": 13}, "head width has to be even, not 13"),
+    ("rope", {"head_dim": 13}, "head width must be even, not 13"),
+    ("rope-mixed", {"head_dim": 13}, "head width must be even, not 13"),
+    ("visionllama", {"head_dim": 13}, "head width must be even, not 13"),
+    ("cayley-string", {"head_dim": 13}, "head width must be even, not 13"),
+    ("reflection-string", {"head_dim": 13}, "head width must be even, not 13"),
 ]
 
 # Options that another one leaves without effect, and how a user gets one.
@@ -105,7 +105,7 @@ def test_options_without_an_effect(name, options, remedy):
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_sizes_have_to_be_positive(name):
     for size in ("head_dim", "num_heads", "coord_dim", "layers"):
-        with pytest.raises(ValueError, match=f"{size} has to be positive, not 0"):
+        with pytest.raises(ValueError, match=f"{size} must be positive, not 0"):
             build_encoding(name, **{"head_dim": 12, "num_heads": 2, "grid": (4, 4), size: 0})
 
 
@@ -136,7 +136,7 @@ def test_parameters_that_are_not_finite_are_an_error_in_evaluation(name):
     out = encoding.embedding(positions) if encoding.additive else encoding(positions).matrix()
     assert out.isnan().any()
     encoding.eval()
-    with pytest.raises(ValueError, match=r"have to be finite numbers, but \w+.*\[.*\] is nan"):
+    with pytest.raises(ValueError, match=r"must be finite numbers, but \w+.*\[.*\] is nan"):
         encoding(positions)
 
 
@@ -147,7 +147,7 @@ def test_rotations_of_other_heads_or_tokens_say_what_to_do():
         several(positions).rotate(x)
     with pytest.raises(ValueError, match=r"rotation_q.rotate\(q\)"):
         several.by_layer(torch.rand(6, 2))[0].rotate(x)
-    with pytest.raises(ValueError, match=r"have to be \[B, H, N, d\], not \[5, 12\]"):
+    with pytest.raises(ValueError, match=r"must be \[B, H, N, d\], not \[5, 12\]"):
         several.by_layer(positions)[0].rotate(torch.randn(5, 12))
     with pytest.raises(ValueError, match="heads of width 12, and not of 10"):
         several.by_layer(positions)[0].rotate(x[..., :10])
@@ -207,7 +207,7 @@ def test_bases_of_other_shapes():
     for encoding.basis_shape in ((1, 12, 12), (6, 12, 12)):
         assert len(encoding.by_layer(torch.rand(5, 2))) == 3
     for encoding.basis_shape in ((12, 12), (2, 12, 12), (3, 12, 12)):
-        with pytest.raises(ValueError, match=r"basis\(\) has to be \[1 or 6, 12, 12\] for 3 layers of 2 heads"):
+        with pytest.raises(ValueError, match=r"basis\(\) must be \[1 or 6, 12, 12\] for 3 layers of 2 heads"):
             encoding(torch.rand(5, 2))
 
 
@@ -234,11 +234,11 @@ def test_a_width_of_queries_that_an_encoding_does_not_take():
 
 @pytest.mark.parametrize("positions", [[[0.0, 0.0]], torch.zeros(3, 2).numpy()], ids=["list", "array"])
 def test_positions_have_to_be_a_tensor(positions):
-    with pytest.raises(TypeError, match="positions have to be a tensor"):
+    with pytest.raises(TypeError, match="positions must be a tensor"):
         build_encoding("rope", head_dim=8, num_heads=2)(positions)
 
 
 @pytest.mark.parametrize("name", ["head_dim", "num_heads", "coord_dim", "layers"])
 def test_sizes_have_to_be_integers(name):
-    with pytest.raises(ValueError, match=f"{name} has to be int, not 4.0"):
+    with pytest.raises(ValueError, match=f"{name} must be int, not 4.0"):
         build_encoding("rope", **{"head_dim": 8, "num_heads": 2, name: 4.0})

@@ -67,7 +67,7 @@ def test_prefix_tokens_are_at_the_origin():
         ((3, 3), {"mode": "interpolate"}, "needs train_grid"),
         ((3, 3), {"train_grid": (2, 2)}, "needs train_grid, and no other does"),
         ((3, 3), {"mode": "interpolate", "train_grid": (2,)}, "differ in dimension"),
-        ((3, 3), {"mode": "interpolate", "train_grid": (0, 2)}, r"train_grid has to hold .* not \(0, 2\)"),
+        ((3, 3), {"mode": "interpolate", "train_grid": (0, 2)}, r"train_grid must hold .* not \(0, 2\)"),
     ],
     ids=str,
 )

@@ -62,7 +62,7 @@ def test_the_outputs_are_those_of_a_vit():
         ({"drop_path_rates": 0.1}, "Did you mean 'drop_path_rate'"),
         (
             {"global_pool": "max"},
-            "has to be one of avg, token, map, attention, or '' for no pooling, not 'max'",
+            "must be one of avg, token, map, attention, or '' for no pooling, not 'max'",
         ),
         ({"image_size": 48}, "given twice: it is another name of 'image_size'"),
     ],
@@ -126,7 +126,7 @@ def test_a_narrow_model_keeps_its_dropout_and_its_pooling(global_pool):
 
 
 def test_intermediates_refuse_what_they_do_not_have():
-    with pytest.raises(ValueError, match="output_fmt has to be NCHW or NLC, not 'NHWC'"):
+    with pytest.raises(ValueError, match="output_fmt must be NCHW or NLC, not 'NHWC'"):
         create().forward_intermediates(images(), output_fmt="NHWC")
     with pytest.raises(ValueError, match="attn_mask: linear attention has no weights to mask"):
         create().forward_intermediates(images(), attn_mask=torch.ones(4, 4))

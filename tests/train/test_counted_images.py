@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.runs import fit, metrics
 from train.publish import main
 
-pytestmark = pytest.mark.slow  # trainings
+pytestmark = pytest.mark.slow  # training runs
 
 
 @pytest.mark.parametrize("limit", ["limit_val_batches", "overfit_batches"])

@@ -20,7 +20,7 @@ from train.checkpoint_file import read_checkpoint
 from train.data.module import ImageData
 from train.module import ImageClassifier
 
-pytestmark = pytest.mark.slow  # trainings
+pytestmark = pytest.mark.slow  # training runs
 
 
 SEED, STEPS = 3, 20  # two epochs

@@ -1,4 +1,4 @@
-"""Learning from a teacher: the loss is its definition, what it reaches, and that a training with one is like any."""
+"""Learning from a teacher: the loss is its definition, what it reaches, and training with one is like any."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path):
         ({}, ["--model.distillation.attention=1"], "needs a trained model to learn from: distillation.teacher"),
         ({}, ["--model.distillation.teacher=nowhere"], "there is no checkpoint nowhere"),
         ({}, ["--model.distillation.weight=2"], "distillation.weight is a share in [0, 1], not 2.0"),
-        ({}, ["--model.distillation.temperature=0"], "distillation.temperature has to be positive"),
+        ({}, ["--model.distillation.temperature=0"], "distillation.temperature must be positive"),
         ({}, ["TEACHER", "--model.distillation.weight=0"], "a teacher of weight 0 and attention 0 teaches nothing"),
         ({"num_classes": 5}, ["TEACHER"], "num_classes=5 and not 4: a model cannot learn this from it"),
         ({"depth": 3, "width": 24}, ["TEACHER", "--model.distillation.attention=1"], "depth=3 and not 2; width=24"),

@@ -21,7 +21,7 @@ from train.checkpoint_file import read_checkpoint
 from train.testing import measure_images
 
 FIGURES = ["--figures_every", "1"]
-pytestmark = pytest.mark.slow  # trainings
+pytestmark = pytest.mark.slow  # training runs
 
 
 @pytest.mark.parametrize("option", [["--trainer.logger", "false"], ["--trainer.fast_dev_run", "true"]], ids=str)

@@ -226,7 +226,7 @@ def test_a_training_begins_with_a_published_model_and_learns_from_it(config, tmp
     load_trained(tmp_path / "second")
     weights = str(folder / "model.safetensors")
     said = fails(["fit", "--config", str(config), "--ckpt_path", weights, "--run_dir", str(tmp_path / "no")], capsys)
-    assert "without the state of an optimiser: start a training from it with --init_from" in said
+    assert "without the state of an optimiser: start a training run from it with --init_from" in said
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Kinds of faults that people report of other trainers, each tried here on a whole training."""
+"""Kinds of faults that people report of other trainers, each tried here on a whole training run."""
 
 from __future__ import annotations
 

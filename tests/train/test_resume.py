@@ -13,7 +13,7 @@ from train import cli
 from train.callbacks.checkpoints import AtomicCheckpoints
 from train.checkpoint_file import read_checkpoint
 
-pytestmark = pytest.mark.slow  # trainings
+pytestmark = pytest.mark.slow  # training runs
 FIFTEEN = ("--trainer.max_steps", "15", "--trainer.max_epochs", "-1")
 
 
@@ -106,7 +106,7 @@ def test_checkpoints_at_ends_only(config, tmp_path, capsys):
     run = fit(config, tmp_path / "run", "--checkpoint_every", "0", "--trainer.max_epochs", "1")
     assert isinstance(run.trainer.strategy.checkpoint_io, AtomicCheckpoints)
     assert read_checkpoint(last(tmp_path / "run"))["global_step"] == 10
-    with pytest.raises(ValueError, match="checkpoint_every has to be 0 or more steps, not -1"):
+    with pytest.raises(ValueError, match="checkpoint_every must be 0 or more steps, not -1"):
         fit(config, tmp_path / "other", "--checkpoint_every", "-1")
 
 
@@ -120,6 +120,27 @@ def test_final_metrics_are_not_of_earlier_validation(config, tmp_path):
     assert result["step"] == 30
     again = cli.run(["validate", "--config", str(run / "config.yaml")]).trainer.callback_metrics
     assert result["val/loss_60"] == pytest.approx(float(again["val/loss_60"]))
+
+
+@pytest.mark.parametrize("how", [{"stopping_threshold": "0.0", "mode": "max"}, {"patience": "1", "min_delta": "100"}])
+def test_resume_of_a_run_that_early_stopping_ended(config, tmp_path, how, caplog):
+    """It trained on in silence, to the end that the configuration has."""
+    run, stop = tmp_path / "run", "--trainer.callbacks=EarlyStopping"
+    more = [
+        x for name, value in {"monitor": "val/accuracy", **how}.items() for x in (f"--trainer.callbacks.{name}", value)
+    ]
+    caplog.set_level("INFO")
+    fit(config, run, "--trainer.max_epochs", "4", stop, *more)
+    step = metrics(run)["step"]
+    assert step in (10, 20)
+    assert f"EarlyStopping ended the training at step {step}: the best val/accuracy is" in caplog.text
+    with pytest.raises(SystemExit) as end:
+        cli.run(["resume", str(run)])
+    assert not end.value.code
+    assert f"is finished: EarlyStopping ended it at step {step}" in caplog.text
+    assert metrics(run)["step"] == step
+    cli.run(["resume", str(run), "--trainer.max_epochs", "5", "--trainer.callbacks", "null"])
+    assert metrics(run)["step"] == 50
 
 
 @pytest.mark.parametrize("every", [["0.4"], ["7", "--trainer.check_val_every_n_epoch", "null"]], ids=str)

@@ -15,7 +15,7 @@ from tests.helpers.training import last
 from train import cli
 from train.checkpoint_file import read_checkpoint
 
-pytestmark = pytest.mark.slow  # trainings
+pytestmark = pytest.mark.slow  # training runs
 
 
 def train_until(number: signal.Signals, config: Path, run: Path) -> tuple[int, str]:

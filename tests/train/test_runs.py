@@ -17,7 +17,7 @@ from train.checkpoint_file import read_checkpoint
 from train.module import ImageClassifier
 from train.runs import folder
 
-pytestmark = pytest.mark.slow  # trainings
+pytestmark = pytest.mark.slow  # training runs
 
 
 def test_best_model_survives_a_move(config, tmp_path, monkeypatch):

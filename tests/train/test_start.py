@@ -1,4 +1,4 @@
-"""Trainings that begin with the weights of a checkpoint: what is taken, and what is said of it."""
+"""Training runs that begin with the weights of a checkpoint: what is taken, and what is said of it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from train.sweeps.settings import current_settings, write_settings
         (["--jbos", "2"], "unrecognized arguments: --jbos 2. Did you mean '--jobs'"),
         (["--", "--data.batch_sise=3"], "unknown field 'data.batch_sise'. Did you mean 'data.batch_size'"),
         (["--", "--seed_everything", "9"], "seed_everything is what a sweep gives to each of its runs itself"),
-        (["--jobs", "0"], "--jobs and --threads have to be positive, not 0"),
+        (["--jobs", "0"], "--jobs and --threads must be positive, not 0"),
     ],
 )
 def test_bad_arguments(tmp_path, arguments, message, capsys):

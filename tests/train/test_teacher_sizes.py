@@ -1,4 +1,4 @@
-"""A teacher sees the images of every step, which its patches have to divide."""
+"""A teacher sees the images of every step, which its patches must divide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings that go wrong: a learning rate ten times too high in bf16, and gradients that are not finite."""
+"""Training runs that go wrong: a learning rate ten times too high in bf16, and gradients that are not finite."""
 
 from __future__ import annotations
 

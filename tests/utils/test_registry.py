@@ -1,4 +1,4 @@
-"""Classes of one's own in the registries: what their constructors have to take."""
+"""Classes of one's own in the registries: what their constructors must take."""
 
 from __future__ import annotations
 
@@ -87,5 +87,5 @@ def test_a_constructor_may_take_what_comes(monkeypatch):
 
 def test_an_encoding_has_to_be_a_class(monkeypatch):
     monkeypatch.setitem(ENCODINGS, "made", lambda sizes: ENCODINGS["rope"](sizes))
-    with pytest.raises(TypeError, match="has to be a subclass of Encoding"):
+    with pytest.raises(TypeError, match="must be a subclass of Encoding"):
         build_encoding("made", head_dim=8, num_heads=2)

@@ -10,7 +10,7 @@ from performer_string.utils.validation import check_type
 
 @pytest.mark.parametrize("text", ["2e-1", "1.0e5", "2.5e3", "1E-3", "1e-07", "3e20", "0.2", "7"])
 def test_a_number_that_yaml_reads_as_text_is_named_as_it_reads_one(text):
-    with pytest.raises(ValueError, match=r"rate has to be float, .* as text: write ") as raised:
+    with pytest.raises(ValueError, match=r"rate must be float, .* as text: write ") as raised:
         check_type("rate", text, float)
     assert yaml.safe_load(str(raised.value).rpartition("write ")[2].rstrip(".")) == float(text)
 
@@ -22,5 +22,5 @@ def test_a_whole_number_is_named_as_one():
 
 @pytest.mark.parametrize(("text", "kind"), [("many", float), ("nan", float), ("1.5", int), ("1e5", bool)])
 def test_other_values_have_no_such_hint(text, kind):
-    with pytest.raises(ValueError, match=r"has to be \w+, not [^.]*(1\.5')?\.$"):
+    with pytest.raises(ValueError, match=r"must be \w+, not [^.]*(1\.5')?\.$"):
         check_type("rate", text, kind)

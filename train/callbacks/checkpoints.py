@@ -105,7 +105,7 @@ class LastCheckpoint(Checkpoint):
 
     def __init__(self, directory: Path, every: int):
         if every < 0:
-            raise ValueError(f"--checkpoint_every has to be 0 or more steps, not {every}.")
+            raise ValueError(f"--checkpoint_every must be 0 or more steps, not {every}.")
         self.path, self.every, self.saved = directory / LAST, every, 0
 
     def save(self, trainer: L.Trainer) -> None:

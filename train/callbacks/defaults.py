@@ -44,7 +44,7 @@ def clock_callbacks(asked: Mapping[str, Any], own: list[Callback]) -> list[Callb
 def training_callbacks(
     config: Any, asked: Mapping[str, Any], own: list[Callback], program: str, dumped: str, typed: str, expanded: str
 ) -> list[Callback]:
-    """Return the callbacks of a training that come before those of its configuration.
+    """Return the callbacks of a training run that come before those of its configuration.
 
     Args:
         config: configuration of the command.

@@ -39,10 +39,13 @@ def logged(trainer: L.Trainer, step: int) -> bool:
 
 
 class GradientNorm(Callback):
-    """Log the norm of all gradients, before clipping."""
+    """Log the norm of all gradients, before clipping, at each logged step and at the last of an epoch.
+
+    A training ends with a row for its last step, which would otherwise repeat an earlier norm.
+    """
 
     def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: Optimizer) -> None:
-        if logged(trainer, trainer.global_step + 1):
+        if logged(trainer, trainer.global_step + 1) or trainer.is_last_batch:
             gradients = [p.grad for p in module.parameters() if p.grad is not None]
             module.log("train/gradient_norm", whole(torch.nn.utils.get_total_norm(gradients)))
 
@@ -63,19 +66,21 @@ class LearningRate(Callback):
 
 
 class Throughput(Callback):
-    """Log the images per second over all processes and the peak memory, at each logged step.
+    """Log the images per second over all processes and the peak memory, at each logged step and the last of an epoch.
 
-    The progress also shows them at the end of an epoch without a logged step since its start or last validation.
+    The rate is since the one before, or since the start of the epoch or the end of its last validation.
     """
 
     def __init__(self) -> None:
+        self.step = 0
         self.begin()
 
     def begin(self) -> None:
         """Reset the count."""
-        self.images, self.since, self.measured = 0, time.perf_counter(), False
+        self.images, self.since = 0, time.perf_counter()
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.step = trainer.global_step
         self.begin()  # a resumed epoch has no start
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -88,11 +93,11 @@ class Throughput(Callback):
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self.images += len(batch[0]) * trainer.world_size
-        is_last = batch_idx + 1 == trainer.num_training_batches
-        if logged(trainer, trainer.global_step) or (is_last and not self.measured):
+        has_stepped, self.step = trainer.global_step > self.step, trainer.global_step  # else gradients accumulate
+        if (has_stepped and logged(trainer, trainer.global_step)) or trainer.is_last_batch:
             if module.device.type == "cuda":
                 torch.cuda.synchronize(module.device)
             now = time.perf_counter()
             module.log("train/images_per_second", self.images / (now - self.since), prog_bar=True)
             module.log("train/peak_memory_mib", peak_memory(module.device))
-            self.images, self.since, self.measured = 0, now, True
+            self.images, self.since = 0, now

@@ -1,4 +1,4 @@
-"""The progress of a training: a bar on a terminal, and lines in other output."""
+"""The progress of a training run: a bar on a terminal, and lines in other output."""
 
 from __future__ import annotations
 

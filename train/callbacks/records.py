@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string.utils.files import read_json, write_aside
+from train.callbacks.early_stopping import why_stopped
 from train.callbacks.metrics import tensorboard
 from train.callbacks.remaining import step_of, steps_per_epoch
 from train.callbacks.stopping import out_of_time
@@ -109,6 +110,8 @@ class FinalMetrics(Callback):
             again = again if trainer.global_step else "begin again, with more of it"
             rank_zero_info(f"Out of time at step {trainer.global_step}: {again}")
         elif self.complete(trainer) and not self.was_finished(trainer):
+            if reason := why_stopped(trainer):
+                rank_zero_info(reason)
             self.write(trainer, module)
 
     def write(self, trainer: L.Trainer, module: L.LightningModule) -> None:

@@ -179,7 +179,7 @@ class CleanStop(Callback):
             raise SystemExit(self.status())
 
     def status(self) -> int:
-        """Return the exit status of a training that was stopped by a signal or the end of its time."""
+        """Return the exit status of a training run that was stopped by a signal or the end of its time."""
         return 128 + self.signal if self.signal in (signal.SIGINT, signal.SIGTERM) else OUT_OF_TIME
 
     def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:

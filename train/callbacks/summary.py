@@ -1,4 +1,4 @@
-"""A one-line summary of the model at the start of a training."""
+"""A one-line summary of the model at the start of a training run."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def range_test(
     """Train a copy of a model for a few steps at growing learning rates (range test, Smith, arXiv:1506.01186).
 
     The rate at which the loss falls fastest is a starting point. The best rate for a few steps from the initial weights
-    need not be the best for a training.
+    need not be the best for a training run.
 
     Args:
         module: classifier, which is not changed.

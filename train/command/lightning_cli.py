@@ -16,6 +16,7 @@ from performer_string.utils.files import check_writable
 from train._compat import AskedSettingsCLI
 from train.callbacks.checkpoints import AtomicCheckpoints
 from train.callbacks.defaults import clock_callbacks, data_callbacks, saving_callbacks, training_callbacks
+from train.callbacks.early_stopping import refuse_to_go_on
 from train.callbacks.records import FinalMetrics
 from train.callbacks.stopping import out_of_time
 from train.checkpoint import check_no_average, check_same_class, check_same_model
@@ -50,7 +51,7 @@ class TrainingCLI(AskedSettingsCLI):
 
     def __init__(self, model: type, data: type, *, typed: str, args: list[str], **options: Any):
         self.typed = typed
-        self.asked = args[0]
+        self.asked, self.ended = args[0], ""  # and why a run that is resumed has nothing left to train
         super().__init__(model, data, args=args, **options)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
@@ -110,7 +111,7 @@ class TrainingCLI(AskedSettingsCLI):
         """Set the checkpoint from which a run is resumed, also for a job that SLURM requeued.
 
         Raises:
-            ValueError: a test without a trained model, or a training with two starting points.
+            ValueError: a test without a trained model, or a training run with two starting points.
         """
         fits, run_dir = self.subcommand == "fit", Path(config.run_dir) if config.run_dir else None
         if not fits and not config.ckpt_path:  # never untrained weights
@@ -163,6 +164,7 @@ class TrainingCLI(AskedSettingsCLI):
             content = read_checkpoint(self.resumed)
             check_same_model(self.resumed, content, dict(self.model.hparams), fits)
             keep_split(content["ImageData"], self.datamodule, config.data)
+            self.datamodule.pixels.load(content["ImageData"])  # or they would be measured again
             if fits:
                 check_same_class(self.resumed, content, type(self.model).__qualname__)
             callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
@@ -171,6 +173,8 @@ class TrainingCLI(AskedSettingsCLI):
                 check_no_average(self.resumed, content)
             if fits:
                 check_same_training(self.resumed, content, self)
+                folder, program = Path(config.run_dir), self.parser.prog
+                self.ended = refuse_to_go_on(folder, content, config.trainer.as_dict(), program)
         elif config.init_from:
             start_from(config.init_from, self.model, self.datamodule)
         choose_matmul_precision(config.matmul_precision, self.trainer)
@@ -180,6 +184,9 @@ class TrainingCLI(AskedSettingsCLI):
     def before_fit(self) -> None:
         """Check the images for `--check_data`, and describe the training for `--dry_run`."""
         config = self.config[self.subcommand]
+        if self.ended:
+            rank_zero_info(self.ended)
+            raise SystemExit(0)
         if config.check_data:
             check_images(self.datamodule)
         if config.dry_run:

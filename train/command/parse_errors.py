@@ -45,13 +45,13 @@ def in_one_line(message: str) -> str:
         choices = list(dict.fromkeys(choices))
         alias = ALIASES.get(value.lower()) if name == "trainer.precision" else None
         hint = f" Did you mean {alias!r}?" if alias in choices else nearest(value, choices)
-        return f"{name} has to be one of {', '.join(choices)}, not {value!r}.{hint}"
+        return f"{name} must be one of {', '.join(choices)}, not {value!r}.{hint}"
     kinds = [KINDS[kind] for kind in dict.fromkeys(re.findall(r"Expected a <class '(\w+)'>", message)) if kind in KINDS]
     if "a list" in kinds:
         sizes = re.fullmatch(r"\d+(x\d+)+", value)  # 96x64, the form of sizes in evaluations
         example = ", ".join(part.strip() for part in value.strip("()").split("x" if sizes else ","))
-        return f"{name} has to be a list, not {value}: --{name} '[{example}]'."
-    return f"{name} has to be {' or '.join(kinds)}, not {value!r}." if kinds else message
+        return f"{name} must be a list, not {value}: --{name} '[{example}]'."
+    return f"{name} must be {' or '.join(kinds)}, not {value!r}." if kinds else message
 
 
 def class_names(module: str) -> list[str]:

@@ -25,7 +25,7 @@ GROUPS = (
 def check_seed(value: int | bool) -> int:
     """Return a seed; raise a ValueError for true and false, which Lightning accepts as a random or no seed."""
     if isinstance(value, bool):
-        raise ValueError(f"seed_everything has to be a number, 0 or more, not {str(value).lower()}.")
+        raise ValueError(f"seed_everything must be a number, 0 or more, not {str(value).lower()}.")
     return value
 
 
@@ -51,7 +51,7 @@ def check_command(command: str | None, config: Any) -> None:
     if config.compile:
         lookup("backend of torch.compile", config.compile, dict.fromkeys([*list_backends(), "aot_eager", "eager"]))
     if config.figures_every < 0:
-        raise ValueError(f"--figures_every has to be 0 or more validations, not {config.figures_every}.")
+        raise ValueError(f"--figures_every must be 0 or more validations, not {config.figures_every}.")
     if fits and not config.ckpt_path and 0 in (config.trainer.max_epochs, config.trainer.max_steps):
         raise ValueError("trainer.max_epochs or trainer.max_steps is 0, so that there is nothing to train.")
     if fits and config.trainer.limit_train_batches == 0:

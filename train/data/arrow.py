@@ -2,7 +2,7 @@
 
 An open generator for the synthetic task of LieRE (arXiv:2406.10322, section 5.2), which was never released. A grid of
 12-pixel cells contains arrows and letters at random cells. One letter is a Y rotated to one of four sides, and its base
-points at one arrow: the class is that arrow's direction. A model has to compare positions, and a larger image has more
+points at one arrow: the class is that arrow's direction. A model must compare positions, and a larger image has more
 cells, not larger ones.
 """
 
@@ -73,7 +73,7 @@ class ArrowTask:
     def __post_init__(self) -> None:
         check_types(self)
         if self.distance not in get_args(Distance):
-            raise ValueError(f"distance has to be one of {', '.join(get_args(Distance))}, not {self.distance!r}.")
+            raise ValueError(f"distance must be one of {', '.join(get_args(Distance))}, not {self.distance!r}.")
         unknown = set(self.letters) - (set(GLYPHS) - {"arrow", "Y"})
         if unknown:
             raise ValueError(f"letters can be of A, B, C, D, E; not {', '.join(sorted(unknown))}.")
@@ -91,7 +91,7 @@ class ArrowTask:
         cells, least = pixels // self.cell, math.ceil(math.sqrt(1.5 * (self.arrows + len(self.letters) + 1)))
         if pixels % self.cell or cells < least:
             raise ValueError(
-                f"arrow task: a resolution has to be a multiple of the cell ({self.cell} pixels) with at least {least} "
+                f"arrow task: a resolution must be a multiple of the cell ({self.cell} pixels) with at least {least} "
                 f"cells a side, that is {least * self.cell} pixels or more, not {pixels}."
             )
         return cells

@@ -51,10 +51,10 @@ class CellsTask:
     def __post_init__(self) -> None:
         check_types(self)
         if not 2 <= self.kinds <= len(TEXTURES):
-            raise ValueError(f"cells: kinds has to be 2 to {len(TEXTURES)}, not {self.kinds}.")
+            raise ValueError(f"cells: kinds must be 2 to {len(TEXTURES)}, not {self.kinds}.")
         if not self.radius >= 4 or not 1 <= self.dot <= self.radius / 2:
             raise ValueError(
-                f"cells: radius has to be 4 or more pixels, and dot at least 1 and at most half of it, not "
+                f"cells: radius must be 4 or more pixels, and dot at least 1 and at most half of it, not "
                 f"radius={self.radius}, dot={self.dot}."
             )
         if not 0 < self.crowding <= 1 or not 0 <= self.noise <= 0.5:

@@ -56,7 +56,7 @@ def check_augmentations(data: ImageData) -> None:
     if not 0 < data.crop_scale <= 1:
         raise ValueError(f"crop_scale is a share of the image in (0, 1], not {data.crop_scale}.")
     if len(data.rand_augment) != 2 or data.rand_augment[0] < 1 or not 0 <= data.rand_augment[1] <= 30:
-        raise ValueError(f"rand_augment has to be [operations, strength up to 30], not {data.rand_augment}.")
+        raise ValueError(f"rand_augment must be [operations, strength up to 30], not {data.rand_augment}.")
 
 
 def check_masks(data: ImageData) -> None:
@@ -111,7 +111,7 @@ def check_shares(data: ImageData) -> None:
 def check_counts(data: ImageData) -> None:
     """Raise a ValueError for a number of images or processes that is too small."""
     if data.batch_size < 1 or data.workers < 0 or data.val_size < 1 or data.train_size < 0:
-        raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
+        raise ValueError("batch_size and val_size must be positive, workers and train_size 0 or more.")
 
 
 def check_views(views: Views, source: str) -> None:

@@ -135,7 +135,7 @@ def read_folder(folder: Path, kind: type[ClassFolders]) -> ClassFolders:
     try:
         return kind(folder)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{folder} has to hold a folder of {kind.kind} for each class: {error}") from error
+        raise FileNotFoundError(f"{folder} must hold a folder of {kind.kind} for each class: {error}") from error
 
 
 def sets_in(root: Path) -> list[str]:

@@ -93,7 +93,7 @@ class GeneratedDataset(Dataset[tuple[Tensor, int]]):
     def __init__(self, task: GeneratedTask, size: Any, count: int, split: str, seed: int = 0):
         if split == "train" and count < 1:
             raise ValueError(
-                f"the {task.name} stream is endless: data.train_size has to say how many images an epoch has."
+                f"the {task.name} stream is endless: data.train_size must say how many images an epoch has."
             )
         task.check_size(size)
         self.task, self.size, self.count, self.split, self.seed = task, size, count, split, seed

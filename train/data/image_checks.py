@@ -1,4 +1,4 @@
-"""Checks of images before a training: unreadable files, and classes that one of the sets lacks."""
+"""Checks of images before a training run: unreadable files, and classes that one of the sets lacks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def check_images(data: ImageData) -> None:
         print(f"{printable(path)}: {reason}")
     if broken:
         what = "one image" if len(broken) == 1 else f"{len(broken)} images"
-        sys.stderr.write(f"error: {what} cannot be read: repair what is listed above, or take it away.\n")
+        sys.stderr.write(f"error: {what} cannot be read: repair or delete the files listed above.\n")
         raise SystemExit(1)
     print("Every image can be read." if data.task is None else "The images are drawn, and need no check.")
 

@@ -144,7 +144,7 @@ class Transformed(Dataset[tuple[Tensor, int]]):
         one = image[0] if image.ndim == 5 else image  # there may be several views
         if image.dtype != torch.uint8 or one.ndim not in (3, 4) or len(one) != self.channels:
             raise ValueError(
-                f"image {number} of the data is {image.dtype} of shape {list(image.shape)}: it has to be a PIL image "
+                f"image {number} of the data is {image.dtype} of shape {list(image.shape)}: it must be a PIL image "
                 f"or a uint8 tensor [C, H, W] of {self.channels} channels, of videos [C, T, H, W]. It is scaled to "
                 f"[0, 1] and normalised later."
             )
@@ -159,7 +159,7 @@ class Transformed(Dataset[tuple[Tensor, int]]):
     def _read(self, number: int) -> tuple[Tensor, Any]:
         item = self.dataset[number]
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise ValueError(f"item {number} of the data has to be a pair (image, class), not a {type(item).__name__}.")
+            raise ValueError(f"item {number} of the data must be a pair (image, class), not a {type(item).__name__}.")
         try:
             return self.transform(item[0]), int(item[1])  # the transform decodes the frames of a video
         except (TypeError, ValueError) as error:

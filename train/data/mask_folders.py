@@ -49,7 +49,7 @@ def read_classes(path: Path) -> dict[int, str]:
         return dict(enumerate(lines))
     values = {int(pair[1]): pair[2] for pair in pairs if pair}
     if not values or len(values) < len(lines) or max(values) > VOID:
-        raise ValueError(f"{path} has to give each class a value of its own, from 0 to {VOID}, not {lines}.")
+        raise ValueError(f"{path} must give each class a value of its own, from 0 to {VOID}, not {lines}.")
     return values
 
 
@@ -145,7 +145,7 @@ class MaskFolder(VisionDataset):
         if values.shape != (image.height, image.width):
             raise ValueError(
                 f"{mask} has {values.shape[0]} x {values.shape[1]} pixels, and its image {path} {image.height} x "
-                f"{image.width}: they have to be of one size."
+                f"{image.width}: they must be of one size."
             )
         inside = np.clip(values, 0, VOID)
         labels = self.table[inside]

@@ -2,7 +2,7 @@
 
 This is the arrow task over time. Arrows, letters and the Y keep their cells, and in every step of a video each arrow
 turns to a random side. One step is marked: by a full square in a free cell, or by showing the Y only in that step. The
-class is the direction, in the marked step, of the arrow that the base of the Y points at. A model has to compare
+class is the direction, in the marked step, of the arrow that the base of the Y points at. A model must compare
 positions and times. A longer video has more steps, and a larger one more cells. `python -m train.data.draw
 moving_arrow` draws the frames of some videos.
 """
@@ -46,7 +46,7 @@ class MovingArrowTask(ArrowTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mark not in get_args(Mark):
-            raise ValueError(f"mark has to be one of {', '.join(get_args(Mark))}, not {self.mark!r}.")
+            raise ValueError(f"mark must be one of {', '.join(get_args(Mark))}, not {self.mark!r}.")
         if self.hold < 1:
             raise ValueError(f"hold is the number of frames of a step, 1 or more, not {self.hold}.")
 

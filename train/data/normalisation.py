@@ -29,7 +29,7 @@ def channel_statistics(dataset: Dataset[tuple[Tensor, int]]) -> tuple[list[float
     total = min(IMAGES, len(dataset))  # type: ignore[arg-type]
     sums = squares = torch.zeros((), dtype=torch.float64)
     pixels = 0
-    for index in tqdm(range(total), desc="measuring mean and std", unit="image", delay=1.0, leave=False):
+    for index in tqdm(range(total), desc="measuring mean and std", unit="image", delay=1.0, leave=False, disable=None):
         image = dataset[index][0].flatten(1).double() / 255  # [C, pixels]
         sums, squares, pixels = sums + image.sum(1), squares + image.square().sum(1), pixels + image.shape[1]
     mean = sums / pixels
@@ -59,7 +59,7 @@ class PixelNormalisation:
         within = ((shift >= 0) & (shift <= 1)).all() and ((scale > 0) & (scale <= 1)).all()
         if not len(shift) == len(scale) == self.channels or not within:
             raise ValueError(
-                f"mean and std have to be {self.channels} numbers each, of images in [0, 1] and not in 0 to 255, "
+                f"mean and std must be {self.channels} numbers each, of images in [0, 1] and not in 0 to 255, "
                 f"std above 0, not {shift.tolist()} and {scale.tolist()}."
             )
         self.shift, self.scale = (x.view(-1, *[1] * self.axes) for x in (shift, scale))  # [C, 1, 1]

@@ -89,10 +89,10 @@ class PathfinderTask:
         check_types(self)
         for name in ("dash", "thickness", "dot"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{self.name}: {name} has to be positive, not {getattr(self, name)}.")
+                raise ValueError(f"{self.name}: {name} must be positive, not {getattr(self, name)}.")
         for name in ("distractors", "base", "gap", "margin"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{self.name}: {name} has to be 0 or more, not {getattr(self, name)}.")
+                raise ValueError(f"{self.name}: {name} must be 0 or more, not {getattr(self, name)}.")
         if self.dashes < 2 or self.distractor_dashes < 1:
             raise ValueError(
                 f"{self.name}: contours need 2 dashes and distractors 1, not dashes={self.dashes}, "
@@ -100,7 +100,7 @@ class PathfinderTask:
             )
         if not 0 < self.turn <= 90 or not 1 <= self.brightness <= 255:
             raise ValueError(
-                f"{self.name}: turn has to lie between 0 and 90 degrees and brightness between 1 and 255, not "
+                f"{self.name}: turn must lie between 0 and 90 degrees and brightness between 1 and 255, not "
                 f"{self.turn} and {self.brightness}."
             )
         self._style = Style(self.dash, self.gap, self.thickness, self.margin, self.turn, self.dot, self.brightness)

@@ -43,7 +43,7 @@ def split_changes(splits: ImageSplits, trained: Mapping[str, Any]) -> dict[str, 
 
 
 def are_same_images(splits: ImageSplits, trained: Mapping[str, Any]) -> bool:
-    """Return whether both trainings have the same source, with one folder or the same file names."""
+    """Return whether both training runs have the same source, with one folder or the same file names."""
     config, names = trained["config"], splits.fingerprint["names"]
     if config["source"] != splits.source:
         return False

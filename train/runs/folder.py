@@ -21,7 +21,7 @@ METRICS = "metrics.json"  # final validation metrics; without it a run is not fi
 COUNTED = "val/images"  # in it, how many images the last validation counted
 CURVES = "metrics.csv"  # all metrics of a run, a row for each step
 SECONDS = "seconds"  # column of training time, without pauses before a `resume`
-OUT_OF_TIME = 75  # exit status of a training that can be resumed: os.EX_TEMPFAIL where it exists
+OUT_OF_TIME = 75  # exit status of a training run that can be resumed: os.EX_TEMPFAIL where it exists
 SUMMARY = "summary.csv"  # table of a sweep's runs, beside their folders
 
 

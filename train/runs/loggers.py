@@ -194,7 +194,7 @@ def keep_tensorboard(trainer: Any) -> None:
 
 
 def training_loggers(asked: Any, config: Any) -> Any:
-    """Return the loggers of a training: the configured ones (default TensorBoard), and the CSV table."""
+    """Return the loggers of a training run: the configured ones (default TensorBoard), and the CSV table."""
     if asked is False:
         return False
     run, repeated = config.run_dir, f"val/accuracy_{Size.of(config.model.vit.image_size)}"  # equals val/accuracy

@@ -24,7 +24,8 @@ LOCAL = {"run_dir", "data.workers", "trainer.enable_progress_bar"}  # options th
 WEIGHTS = {"--init_from", "--model.distillation.teacher"}  # options that name another run or model
 PLACE = "data.root"  # folder of the images, which depends on the machine
 OF_PLACES = ("root", "workers", "download")  # fields of `ImageData` that depend on the machine
-OF_IMAGES = ("classes", "files", "names", "val_split", "val_files")  # keys of the images in the state of `ImageData`
+# Keys of the images in the state of `ImageData`.
+OF_IMAGES = ("classes", "files", "names", "val_split", "val_files", "measured")
 
 
 def history(run: Path) -> list[dict[str, Any]]:
@@ -51,7 +52,7 @@ def without_place(value: str) -> str:
 
 
 def portable(command: str) -> str:
-    """Return the command of a training for other machines, without options for places on this machine."""
+    """Return the command of a training run for other machines, without options for places on this machine."""
     words: list[str] = []
     arguments = iter(shlex.split(command))
     for word in arguments:
@@ -141,10 +142,10 @@ def unfinished(run: Path, content: Mapping[str, Any]) -> str:
 
 
 def training_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a training that evaluations need, from the content of its checkpoint.
+    """Return the settings of a training run that evaluations need, from the content of its checkpoint.
 
     Returns:
-        A mapping with `data` (fields of `ImageData` without places, classes and fingerprint of the images), `steps` (of
+        A mapping with `data` (fields of `ImageData` without places, classes, fingerprint and measured mean of the images), `steps` (of
         the training), and the classifier's settings `optim`, `distillation`, `resolutions` and so on.
     """
     data, saved = content["ImageData"], content["hyper_parameters"]

@@ -28,12 +28,12 @@ Overrides = Mapping[str, Any]  # {"model.vit.encoding": "rope"}
 
 @dataclass(frozen=True)
 class Run:
-    """One training.
+    """One training run.
 
     Attributes:
         model: name of the model without the seed.
         choices: chosen name on each axis; empty for a model outside the axes.
-        seed: seed of the whole training.
+        seed: seed of the whole training run.
         overrides: overridden fields of the recipe, by full name.
     """
 
@@ -95,14 +95,14 @@ class SweepFile:
         check_types(self)
         for axis, choices in self.axes.items():
             if not isinstance(choices, dict) or not all(isinstance(part or {}, dict) for part in choices.values()):
-                raise ValueError(f"the axis {axis} has to hold names, each with what it changes, not {choices!r}.")
+                raise ValueError(f"the axis {axis} must hold names, each with what it changes, not {choices!r}.")
         for name in itertools.chain(*self.axes.values(), self.models):
             if not isinstance(name, str):
                 raise ValueError(f"YAML reads the name {name!r} as a {type(name).__name__}: put it in quotes.")
         if not self.axes and not self.models:
-            raise ValueError("there have to be axes or models to train the recipe with.")
+            raise ValueError("there must be axes or models to train the recipe with.")
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds has to hold different whole numbers, 0 or more, not {self.seeds}.")
+            raise ValueError(f"seeds must hold different whole numbers, 0 or more, not {self.seeds}.")
 
     def combinations(self) -> list[tuple[str, dict[str, str], Any]]:
         """Return the name, choices and overrides of each model."""
@@ -127,7 +127,7 @@ def check_overrides(overrides: Any, recipe: Mapping[str, Any]) -> None:
         ValueError: an unknown field, or a value for which no model can be built.
     """
     if not isinstance(overrides, dict):
-        raise ValueError(f"it has to hold fields of the recipe with their values, not {overrides!r}.")
+        raise ValueError(f"it must hold fields of the recipe with their values, not {overrides!r}.")
     values: dict[str, dict[str, Any]] = {}
     for part, kind in (("vit", ViTConfig), ("optim", OptimConfig)):
         prefix = f"model.{part}."
@@ -168,7 +168,7 @@ def read_sweep(path: Path) -> Sweep:
     for key in content:
         lookup(f"field of the sweep {path}", key, known)
     if not isinstance(content.get("recipe"), str):
-        raise ValueError(f"{path}: recipe has to be a name or the path of a YAML file, not {content.get('recipe')!r}.")
+        raise ValueError(f"{path}: recipe must be a name or the path of a YAML file, not {content.get('recipe')!r}.")
     recipe_path = existing_recipe(content["recipe"])
     recipe = current_recipe(read_yaml(recipe_path))
     import_modules(recipe.get("imports"))

@@ -49,8 +49,8 @@ class SweepRunner:
         sweep: the sweep.
         runs: runs to train.
         out: folder of the runs' folders.
-        jobs: number of simultaneous trainings.
-        threads: number of threads of each training.
+        jobs: number of simultaneous training runs.
+        threads: number of threads of each training run.
         extra: arguments of `python -m train fit` for all runs.
         listing: whether runs are only listed, so that existing runs with other settings are no error.
 
@@ -69,13 +69,13 @@ class SweepRunner:
         listing: bool = False,
     ):
         if jobs < 1 or threads < 1:
-            raise ValueError(f"--jobs and --threads have to be positive, not {jobs} and {threads}.")
+            raise ValueError(f"--jobs and --threads must be positive, not {jobs} and {threads}.")
         if not runs:
             raise ValueError("no run meets all conditions of --only.")
         self.sweep, self.runs, self.out, self.jobs, self.threads = sweep, runs, out, jobs, threads
         self.extra, self.recipe = current_arguments(extra), read_yaml(sweep.recipe)
         check_fields(name for name, _ in options_of(self.extra))
-        self.signals, self.stopped_by, self.active = 0, 0, list[Job]()  # number of signals, first signal, trainings
+        self.signals, self.stopped_by, self.active = 0, 0, list[Job]()  # number of signals, first signal, training runs
         for run in runs:
             conflict = find_conflict(run.overrides, self.extra)
             if conflict is not None:

@@ -43,7 +43,7 @@ def shard(vit: ViT, mesh: DeviceMesh) -> None:
 
 
 def whole(x: Tensor) -> Tensor:
-    """Return the full tensor of a sharded one. All processes have to call it."""
+    """Return the full tensor of a sharded one. All processes must call it."""
     return x.full_tensor() if isinstance(x, DTensor) else x
 
 

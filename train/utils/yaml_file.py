@@ -31,7 +31,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"second one would count. Remove one of them."
         )
     if not isinstance(content, dict):
-        raise ValueError(f"{path} has to hold fields with their values, not {type(content).__name__}.")
+        raise ValueError(f"{path} must hold fields with their values, not {type(content).__name__}.")
     return copy.deepcopy(content)  # the caller may change it
 
 

@@ -126,7 +126,7 @@ def choose(bias: RelativeBias, grid: Grid, features: int, width: int) -> list[Pl
     rates = bias.rates()
     if rates is not None and any(math.isnan(rate) for head in rates.flatten(1).tolist() for rate in head):
         raise ValueError(
-            f"{type(bias).__name__}: its rates have to be numbers, and some are NaN. Weights that went bad in "
+            f"{type(bias).__name__}: its rates must be numbers, and some are NaN. Weights that went bad in "
             f"training? Load an earlier checkpoint."
         )
     plans, lengths = [], bias.components()[1]  # [H, G] or [H, G, C]
@@ -135,8 +135,8 @@ def choose(bias: RelativeBias, grid: Grid, features: int, width: int) -> list[Pl
         widths = [axes[0] for axes in each_axis]
         if not all(math.isfinite(width) for axes in each_axis for width in axes):
             raise ValueError(
-                f"{type(bias).__name__}: the widths of head {head} have to be finite, and are {of_head}. Weights that "
-                f"went bad in training? Load an earlier checkpoint."
+                f"{type(bias).__name__}: the widths of head {head} must be finite, and are {of_head}. Did the "
+                f"training diverge? Load an earlier checkpoint."
             )
         scaled = grid if lengths.ndim == 2 or not widths else scaled_to_first(grid, each_axis[-1])
         plans.append(cheapest_plan(tuple(bias.splits(widths, grid.dim)), scaled, features, width, len(widths)))

@@ -19,8 +19,8 @@ class ValueMap(nn.Module):
         sizes: sizes of the attention.
 
     Attributes:
-        needs_grid: whether positions have to be a regular grid.
-        counts_patches: whether positions have to be in patches.
+        needs_grid: whether positions must be a regular grid.
+        counts_patches: whether positions must be in patches.
     """
 
     needs_grid: bool = False

@@ -42,7 +42,7 @@ class ComposedValues(ValueMap):
         from performer_string.layers.values import VALUE_MAPS  # not above: it imports this class
 
         if len(set(maps)) < max(2, len(maps)):
-            raise ValueError(f"maps has to be two or more value maps, each once, not {list(maps)}.")
+            raise ValueError(f"maps must be two or more value maps, each once, not {list(maps)}.")
         options = dict(options or {})
         for name in options:
             if name not in maps:

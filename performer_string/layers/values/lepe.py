@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from performer_string.layers.values.base import ValueMap, Weighted
 from performer_string.ops.layout import Grid, TokenLayout
 from performer_string.position.base import Sizes
+from performer_string.utils.cache import memoized
 
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
@@ -43,7 +44,7 @@ class LocalEnhancement(ValueMap):
     def __init__(self, sizes: Sizes, *, kernel_size: int = 3):
         super().__init__(sizes)
         if kernel_size < 1 or kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size has to be odd and positive, not {kernel_size}.")
+            raise ValueError(f"kernel_size must be odd and positive, not {kernel_size}.")
         if sizes.coord_dim not in CONVOLUTIONS:
             raise ValueError(f"lepe is a convolution of one to three axes, not of {sizes.coord_dim}.")
         self.kernel_size, self.coord_dim = kernel_size, sizes.coord_dim
@@ -55,10 +56,10 @@ class LocalEnhancement(ValueMap):
         """Return w at the offsets of a grid within its support: [H d, 1, K_0, ...], with K_c odd."""
         weight = self.weight.flatten(0, 1)  # [H d, K, ...]
         for step in grid.steps[: self.coord_dim]:
-            if step == 1:  # as in training: a GPU need not wait for a matrix from the CPU
+            if step == 1:  # as in training: no matrix is needed
                 weight = weight.movedim(1, -1)
                 continue
-            matrix = interpolation_matrix(self.kernel_size, step).to(weight)  # [K_c, K]
+            matrix = matrix_of(self.kernel_size, step, weight.device, weight.dtype)  # [K_c, K]
             weight = torch.tensordot(weight, matrix, dims=([1], [1]))  # the axis in front goes to the end
         return weight[:, None]
 
@@ -119,10 +120,17 @@ def interpolation_matrix(taps: int, step: float) -> Tensor:
         step: distance s of two tokens, in training patches.
 
     Returns:
-        Matrix, [2 R + 1, K], for the offsets n = -R .. R at which any tap k is above zero.
+        Matrix, float64 [2 R + 1, K], for the offsets n = -R .. R at which any tap k is above zero.
     """
     half_width, half = max(step, 1.0), taps // 2
     reach = math.ceil((half + half_width) / step - 1e-6) - 1  # h is zero at a distance of half_width
     offsets, centres = (torch.arange(-n, n + 1, dtype=torch.float64, device="cpu") for n in (reach, half))
     weights = (1 - (offsets[:, None] * step - centres).abs() / half_width).clamp(min=0)
     return weights / weights.sum(dim=0)
+
+
+@memoized(64)
+@torch.inference_mode(False)  # a training may follow an evaluation
+def matrix_of(taps: int, step: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return `interpolation_matrix` on a device, copied there once for all layers and passes."""
+    return interpolation_matrix(taps, step).to(device, dtype)

@@ -128,7 +128,7 @@ def triton_linear_attention(
         form: equation of phi, as `FeatureMap.form` returns it. Its weight gets no gradient.
         planes: cosines and sines of R, as `Rotation.planar` returns them, [..., 1 or H, N, P]; None for the identity.
             Gradients are computed where they are asked for.
-        key_mask: mask of the keys, [B, N], True where a key takes part; the others are not read.
+        key_mask: mask of the keys, [B, N], True for keys to attend to; the others are not read.
         key_bias: bias of each key, [B, H, N], finite, added to the logarithms of its features; for exponentials.
 
     Returns:

@@ -78,7 +78,7 @@ def triton_square_attention(
             and N.
         v: values, [B, H, Nk, dv].
         kernel: polynomial kernel of rotated queries and keys.
-        key_mask: mask of the keys, [B, Nk], True where a key takes part; the others are not read.
+        key_mask: mask of the keys, [B, Nk], True for keys to attend to; the others are not read.
         key_bias: bias b of the keys, [B, H, Nk], finite and at most 0. The kernel of key j is multiplied by exp(b_j).
 
     Returns:

@@ -177,5 +177,5 @@ def test_dense_models_are_exported(runs, tmp_path, capsys):
 
 
 def test_tiles_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"tiles of 16 pixels have to fit into an image of 8 x 20"):
+    with pytest.raises(ValueError, match=r"tiles of 16 pixels must fit into an image of 8 x 20"):
         predict_tiles(lambda x: x, torch.zeros(1, 1, 8, 20), 16, 0.5)

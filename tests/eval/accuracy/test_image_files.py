@@ -69,7 +69,7 @@ def test_names_of_files_that_are_hard_to_print(tmp_path, images, capsys, monkeyp
         for name in names:
             Path(os.fsdecode(os.fsencode(tmp_path / "home") + b"/" + name)).write_bytes(content)
     except OSError:
-        pytest.skip("file names have to be UTF-8 here")
+        pytest.skip("file names must be UTF-8 here")
     Path(os.fsdecode(os.fsencode(tmp_path / "home") + b"/cut\xfe.png")).write_bytes(content[:90])
     with pytest.raises(SystemExit):
         main(["predict", str(run), "~"])

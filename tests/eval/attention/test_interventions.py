@@ -48,7 +48,7 @@ def test_interventions_change_a_model_and_leave_no_trace(kind, pool):
             with changed(vit, change):
                 assert vit(sparse_images(5)).isfinite().all()
                 assert (vit(images) - plain).abs().max() > 1e-5, name
-            with pytest.raises(ValueError, match="images have to be"), changed(vit, change):
+            with pytest.raises(ValueError, match="images must be"), changed(vit, change):
                 vit(torch.zeros(1, 3, 60, 60))
             assert trace(vit) == before, name
             assert torch.equal(vit(images), plain), name

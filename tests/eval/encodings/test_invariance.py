@@ -41,7 +41,7 @@ def test_invariance_holds(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_invariance_of_a_broken_encoding(tmp_path, monkeypatch, capsys):
-    """A rotation by the square of the position has to be found out."""
+    """A rotation by the square of the position must be found out."""
     monkeypatch.setattr(translations, "DRAWS", (1, 4))
     forward = SeparableEncoding.forward
     monkeypatch.setattr(SeparableEncoding, "forward", lambda self, positions: forward(self, positions.square()))
@@ -152,7 +152,7 @@ def test_invariance_of_added_encodings(tmp_path, monkeypatch, capsys):
         monkeypatch.setitem(ENCODINGS, name, family)
     found, printed = invariance_rows(tmp_path), capsys.readouterr().out
     assert "golden is left out in 3-D: golden is for images only." in printed
-    assert "flat is left out in 3-D: Flat.frequencies() has to be" in printed
+    assert "flat is left out in 3-D: Flat.frequencies() must be" in printed
     (line,) = (line for line in printed.splitlines() if "| bare " in line)
     assert "not known without generators" in line
     mine = {(row["part"], row["name"], row["expected"]) for row in found if row["name"] in own}

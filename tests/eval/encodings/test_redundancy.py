@@ -1,4 +1,4 @@
-"""Which encodings are the same function class: what the mathematics says has to come out of the fit."""
+"""Which encodings are the same function class: what the mathematics says must come out of the fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.helpers.checkpoints import read
 
 @pytest.mark.slow
 def test_redundancy_of_known_families(tmp_path, monkeypatch):
-    """What the mathematics says has to come out of the fit, and what is different must not."""
+    """What the mathematics says must come out of the fit, and what is different must not."""
     families = ["rope", "rope-mixed", "cayley-string", "cayley-string, block-diagonal", "circulant-string, block 4"]
     families += ["reflection-string", "pate-so3", "pate-so4"]
     monkeypatch.setattr(redundancy, "FAMILIES", {name: redundancy.FAMILIES[name] for name in families})

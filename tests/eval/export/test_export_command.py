@@ -109,7 +109,7 @@ def test_a_part_with_a_graph_for_each_size():
 
 @pytest.mark.slow
 def test_the_guide_uses_a_file_without_torch(tmp_path, monkeypatch, capsys):
-    """The block of docs/guides/share.md gives the answer of the model, also of one that has to be folded before."""
+    """The block of docs/guides/share.md gives the answer of the model, also of one that must be folded before."""
     torch.manual_seed(0)
     sizes = {"image_size": 96, "patch_size": 24, "num_classes": 4, "width": 24, "depth": 1, "num_heads": 2}
     model = ViT(ViTConfig(**sizes, encoding="cayley-string"))

@@ -1,4 +1,4 @@
-"""`eval table --list` says what is missing, and how long trainings take even so."""
+"""`eval table --list` says what is missing, and how long training runs take even so."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_trainings_without_images_have_times_and_say_what_is_missing(listed):
     rows = listed("cpu")
     assert rows["liere-flops"] == ["none", "", "", ""]
     assert rows["liere-arrow"][::3] == ["0 of 12 done", ""]
-    # 24 trainings of 3 epochs of 10,000 images
+    # 24 training runs of 3 epochs of 10,000 images
     assert rows["cayley-sparsity"] == ["0 of 24 done", "30 s to 30 s", "12 min", "no mnist images"]
     assert rows["liere-resolution"][::3] == ["0 of 18 done", "no imagenette images"]
 

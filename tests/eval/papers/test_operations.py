@@ -70,7 +70,7 @@ def test_lieres_blocks_are_products_and_its_exponential_is_apart():
         assert products >= 3
         assert count(**options, exponential="alone", share_layers=True) == pytest.approx(alone / DEPTH, abs=0.5)
     assert count(exponential="alone") == 0
-    with pytest.raises(ValueError, match="has to be true, false or alone"):
+    with pytest.raises(ValueError, match="must be true, false or alone"):
         count(exponential="only")
 
 

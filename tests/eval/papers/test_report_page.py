@@ -60,7 +60,7 @@ def test_text_is_split_into_tables_and_notes():
 
 def test_page_needs_nothing_from_elsewhere():
     part = Part("two", "cpu", TEXT, ["command: python -m eval table two", "device: a <CPU>"], b"PNG")
-    rows = [NotRun("sparse-cayley", "cpu", "two <epochs>", "24 trainings")]
+    rows = [NotRun("sparse-cayley", "cpu", "two <epochs>", "24 training runs")]
     text = page([part], rows, ["a <GPU>"])
     tags = Tags()
     tags.feed(text)
@@ -85,11 +85,11 @@ def test_every_budget_that_was_not_run_has_its_reason():
     times = {("liere-2d", "gpu"): Time("liere-2d", "gpu", 27, 3600, "a CPU")}
     rows = {(row.table, row.budget): row for row in not_run(tables, done, times)}
     assert {key[1] for key in rows if key[0] == "liere-2d"} == set(tables[0].budgets) - {"cpu"}
-    assert rows["liere-2d", "gpu"].why == "60 trainings, 2.2 h"  # CIFAR-10 is that of the table that was run
-    assert rows["liere-2d", "full"].why == "80 trainings; needs CIFAR-100 and ImageNet-1k, which no table here has"
-    assert rows["liere-2d", "folder"].why == "20 trainings; needs your images, which no table here has"
-    assert rows["liere-3d", "cpu"].why == "12 trainings"  # a generated task
-    assert rows["liere-3d", "full"].why == "18 trainings; needs UCF101, which no table here has"
+    assert rows["liere-2d", "gpu"].why == "60 training runs, 2.2 h"  # CIFAR-10 is that of the table that was run
+    assert rows["liere-2d", "full"].why == "80 training runs; needs CIFAR-100 and ImageNet-1k, which no table here has"
+    assert rows["liere-2d", "folder"].why == "20 training runs; needs your images, which no table here has"
+    assert rows["liere-3d", "cpu"].why == "12 training runs"  # a generated task
+    assert rows["liere-3d", "full"].why == "18 training runs; needs UCF101, which no table here has"
     assert rows["liere-flops", "gpu"].why == "nothing to train"
     assert rows["liere-2d", "gpu"].says == tables[0].budgets["gpu"].says
 

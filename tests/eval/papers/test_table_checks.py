@@ -32,7 +32,7 @@ def refusal(tmp_path, monkeypatch, capsys):
     """Return a function that runs a table and returns its error; nothing may be trained."""
 
     def train(runner):
-        raise AssertionError("a training has begun")
+        raise AssertionError("a training run has begun")
 
     def run(content: dict, *arguments: str) -> str:
         (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
@@ -97,30 +97,30 @@ def test_unknown_names(refusal, changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"budgets": {"cpu": {"seeds": 3}}}, "mine.yaml: cpu: seeds has to be list[int], not 3."),
-        ({"budgets": {"cpu": 3}}, "cpu of budgets has to be dict"),
-        ({"budgets": {"cpu": {"data": 3}}}, "cpu: data has to be dict[str, str] | list[str] | None, not 3."),
-        ({"budgets": {"cpu": {"each": {"arrow": 3}}}}, "cpu: arrow of each has to be dict"),
-        ({"budgets": {"cpu": {"rows": "one"}}}, "cpu: rows has to be list[str] | None, not 'one'."),
-        ({"budgets": {"cpu": {"fields": [1]}}}, "cpu: fields has to be dict"),
+        ({"budgets": {"cpu": {"seeds": 3}}}, "mine.yaml: cpu: seeds must be list[int], not 3."),
+        ({"budgets": {"cpu": 3}}, "cpu of budgets must be dict"),
+        ({"budgets": {"cpu": {"data": 3}}}, "cpu: data must be dict[str, str] | list[str] | None, not 3."),
+        ({"budgets": {"cpu": {"each": {"arrow": 3}}}}, "cpu: arrow of each must be dict"),
+        ({"budgets": {"cpu": {"rows": "one"}}}, "cpu: rows must be list[str] | None, not 'one'."),
+        ({"budgets": {"cpu": {"fields": [1]}}}, "cpu: fields must be dict"),
         (
             {"budgets": {"cpu": {"views": "15"}}},
             "mine.yaml, budget cpu: views are segments x crops",
         ),
         ({"budgets": {"cpu": {"views": "5x3"}}}, "mine.yaml: arrow.one.linear: 5x3 views are of videos in files, and"),
-        ({"rows": ["one", "two"]}, "mine.yaml: rows has to be dict"),
-        ({"rows": {"one": {"only": "linear"}}}, "one: only has to be list[str], not 'linear'."),
-        ({"rows": {"one": {"x": "left"}}}, "one: x has to be float | None, not 'left'."),
-        ({"attention": {"linear": 3}}, "linear of attention has to be dict"),
-        ({"columns": ["accuracy"]}, "mine.yaml: columns has to be dict"),
+        ({"rows": ["one", "two"]}, "mine.yaml: rows must be dict"),
+        ({"rows": {"one": {"only": "linear"}}}, "one: only must be list[str], not 'linear'."),
+        ({"rows": {"one": {"x": "left"}}}, "one: x must be float | None, not 'left'."),
+        ({"attention": {"linear": 3}}, "linear of attention must be dict"),
+        ({"columns": ["accuracy"]}, "mine.yaml: columns must be dict"),
         ({"columns": {"a": {"measure": ["accuracy"]}}}, "unknown measure"),
-        ({"published": 3}, "mine.yaml: published has to be list"),
+        ({"published": 3}, "mine.yaml: published must be list"),
         (
             {"published": [{"place": "1", "data": "arrow", "columns": ["a"], "values": {"one": 3}}]},
-            "published: one of values has to be list",
+            "published: one of values must be list",
         ),
-        ({"figure": {"kind": "lines", "columns": 3}}, "columns of the figure has to be list"),
-        ({"reference": 3}, "mine.yaml: reference has to be str, not 3."),
+        ({"figure": {"kind": "lines", "columns": 3}}, "columns of the figure must be list"),
+        ({"reference": 3}, "mine.yaml: reference must be str, not 3."),
         ({"rows": {"one": {"start_from": "one"}}}, "one starts from one, which itself starts from one"),
     ],
 )
@@ -154,7 +154,7 @@ IMPORTED = "from performer_string import ENCODINGS\nENCODINGS['{0}'] = ENCODINGS
 
 
 def test_own_modules_reach_the_trainings_and_their_evaluation(tmp_path, monkeypatch):
-    """Trainings are other processes, and a field `imports` of a row or recipe stays."""
+    """Training runs are other processes, and a field `imports` of a row or recipe stays."""
     path, commands = tmp_path / "mine.yaml", []
     for name in ("of_option", "of_table", "of_row", "of_recipe"):
         (tmp_path / f"{name}.py").write_text(IMPORTED.format(name))

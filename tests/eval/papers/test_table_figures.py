@@ -26,7 +26,7 @@ def widths(table: TableFile, records: list[dict], curves: list[dict]) -> list[fl
 
 
 def test_a_hidden_line_is_seen():
-    """In curves of trainings, and in lines over columns."""
+    """In curves of training runs, and in lines over columns."""
     common = {"data": "set", "stands for": "set", "attention": "", "seed": 0}
     curves = [{**common, "row": row, "epoch": epoch, "accuracy": 10.0 * epoch} for row in ROWS for epoch in (1, 2)]
     parts = {"data": {"set": DataSpec()}, "rows": ROWS}

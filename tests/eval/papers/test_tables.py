@@ -75,7 +75,7 @@ def stand_ins(runner: SweepRunner) -> dict[str, Run]:
 
 @pytest.fixture
 def in_process(monkeypatch):
-    """Train in this process: a new one for each of hundreds of trainings would take half an hour."""
+    """Train in this process: a new one for each of hundreds of training runs would take half an hour."""
 
     def train(self):
         trained = stand_ins(self)

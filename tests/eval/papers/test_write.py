@@ -10,7 +10,7 @@ import torch
 
 from eval.papers import write
 from eval.papers.blocks import OUTSIDE, missing_cells, note_on_tests, notes
-from eval.papers.records import MEASURED, NOT_RUN, cell_of
+from eval.papers.records import MEASURED, NOT_RUN, cell_of, correct_tests
 from eval.papers.table_spec import Budget, DataSpec, RowSpec, TableFile
 from eval.papers.write import devices_of
 from train.data.sizes import Views
@@ -122,3 +122,21 @@ def test_tests_name_what_each_row_is_compared_to():
     assert note_on_tests(table, tested[:2])[0].startswith("Tests are to A on the same images: p")
     assert note_on_tests(table, tested[2:])[0].startswith('Tests are of "C, small", "d" to "B", on')
     assert not note_on_tests(table, tested[:1])
+    table.columns = {"accuracy": {"measure": "p-value"}, "Welch": {"measure": "p-value", "test": "unpaired"}}
+    welch = [{**each, "column": "Welch"} for each in tested]
+    assert note_on_tests(table, welch[:2])[0].startswith("Tests are to A and unpaired: p")
+    assert note_on_tests(table, tested + welch)[0].endswith("Unpaired tests are corrected apart.")
+
+
+def test_one_test_in_two_columns_counts_once_in_the_correction():
+    columns = {
+        "p": {"measure": "p-value"},
+        "p again": {"measure": "p-value", "scientific": True},
+        "p of 84": {"measure": "p-value", "size": 84, "digits": 3},
+    }
+    table = TableFile(Path("mine.yaml"), "mine", "Mine", columns=columns, rows={"a": RowSpec("A"), "b": RowSpec("B")})
+    values = {"p": 0.01, "p again": 0.01, "p of 84": 0.04}
+    cells = [outside("here", "b", column=name, value=p, state=MEASURED, low="") for name, p in values.items()]
+    correct_tests(table, cells)
+    assert [cell["holm"] for cell in cells] == [0.02, 0.02, 0.04]
+    assert [cell_of(table, cell) for cell in cells] == ["0.01; 0.02", "1.0e-02; 2.0e-02", "0.04; 0.04"]

@@ -1,4 +1,4 @@
-"""What every figure has to keep, tried on those of the experiments, at two columns and at one."""
+"""What every figure must keep, tried on those of the experiments, at two columns and at one."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_exact_attention_is_by_dense_weights():
         (["--locality", "gausian"], "Did you mean 'gaussian'"),
         (["--rounds", "3"], "at least 5 rounds, not 3"),
         (["--sides", "1"], "2 tokens or more along a side, not 1"),
-        (["--sigmas", "0"], "--sigmas have to be positive, not 0"),
+        (["--sigmas", "0"], "--sigmas must be positive, not 0"),
     ],
 )
 def test_bad_arguments(arguments, message, capsys):

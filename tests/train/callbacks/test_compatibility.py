@@ -1,4 +1,4 @@
-"""Lightning's callbacks that change a training: exact on resume, or refused by name before the run begins."""
+"""Lightning's callbacks that change a training run: exact on resume, or refused by name before the run begins."""
 
 from __future__ import annotations
 

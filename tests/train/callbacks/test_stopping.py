@@ -18,7 +18,7 @@ from train.checkpoint_file import read_checkpoint
 from train.module import ImageClassifier
 from train.runs.folder import OUT_OF_TIME
 
-pytestmark = pytest.mark.slow  # trainings
+pytestmark = pytest.mark.slow  # training runs
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

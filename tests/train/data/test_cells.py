@@ -162,8 +162,8 @@ def test_majority_accuracy_is_that_of_labels():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CellsTask(kinds=1), "kinds has to be 2 to 4, not 1"),
-        (lambda: CellsTask(radius=3.0), "radius has to be 4 or more pixels"),
+        (lambda: CellsTask(kinds=1), "kinds must be 2 to 4, not 1"),
+        (lambda: CellsTask(radius=3.0), "radius must be 4 or more pixels"),
         (lambda: CellsTask(dot=6.0), "at most half of it, not radius=10.0, dot=6.0"),
         (lambda: CellsTask(crowding=0.0), "crowding is a share above 0"),
         (lambda: CellsTask(noise=0.7), "noise lies between 0 and 0.5"),

@@ -110,7 +110,7 @@ def test_mean_and_deviation_of_the_channels(images):
     custom = ImageData("folder", mean=[0.0, 0.5, 0.75], std=[1.0, 0.5, 0.25])
     assert custom.normalise(white).eq(1).all()
     assert ImageData.from_checkpoint({"config": custom.plain()}).normalise(white // 2).unique().numel() == 3
-    asked = r"mean and std have to be 3 numbers each, of images in \[0, 1\] and not in 0 to 255, std above 0"
+    asked = r"mean and std must be 3 numbers each, of images in \[0, 1\] and not in 0 to 255, std above 0"
     with pytest.raises(ValueError, match=rf"{asked}, not \[0\.5\] and"):
         ImageData("folder", mean=[0.5])
 

@@ -72,7 +72,7 @@ def test_user_dataset(image, monkeypatch):
     [
         ((torch.rand(3, 9, 9), 1), r"is torch.float32 of shape \[3, 8, 8\]: .* uint8 tensor \[C, H, W\] of 3 channels"),
         ((Image.new("L", (9, 9)), 1), r"is torch.uint8 of shape \[1, 8, 8\]"),
-        ({"image": Image.new("RGB", (9, 9)), "label": 1}, r"item \d+ of the data has to be a pair .* not a dict"),
+        ({"image": Image.new("RGB", (9, 9)), "label": 1}, r"item \d+ of the data must be a pair .* not a dict"),
         ((Image.new("RGB", (9, 9)), 2), "is of class 2: 2 are numbered from 0"),
         ((Image.new("RGB", (9, 9)), -1), "is of class -1"),
     ],

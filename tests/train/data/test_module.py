@@ -120,7 +120,7 @@ def test_missing_files_name_source_and_place(source, tmp_path):
         ({"source": "cifar"}, "unknown data source 'cifar'. Did you mean 'cifar10"),
         ({"augment": ["flipp"]}, "unknown augmentation 'flipp'. Did you mean 'flip'"),
         ({"val_fraction": 1.0}, "val_fraction is a share in"),
-        ({"batch_size": 0}, "have to be positive"),
+        ({"batch_size": 0}, "must be positive"),
         ({"source": "folder", "val_fraction": 0.0, "watch_test": True}, "val_fraction 0 has none"),
         ({"source": "folder", "augment": ["pad-crop", "resized-crop"]}, "augment takes one of them"),
     ],
@@ -131,7 +131,7 @@ def test_bad_data(options, message):
 
 
 def test_arrow_stream_needs_train_size():
-    with pytest.raises(ValueError, match=r"data\.train_size has to say"):
+    with pytest.raises(ValueError, match=r"data\.train_size must say"):
         ImageData("arrow").train_dataset()
 
 
@@ -243,5 +243,5 @@ def test_normalisation_of_grey_images():
     assert data.pixels.mean == pytest.approx([0.299 * 0.4914 + 0.587 * 0.4822 + 0.114 * 0.4465])
     assert ImageData("mnist", grey=True).pixels.mean == ImageData("mnist").pixels.mean
     assert ImageData("cifar10", grey=True, mean=[0.5], std=[0.25]).pixels.std == (0.25,)
-    with pytest.raises(ValueError, match="mean and std have to be 1 numbers each"):
+    with pytest.raises(ValueError, match="mean and std must be 1 numbers each"):
         ImageData("cifar10", grey=True, mean=[0.5, 0.5, 0.5], std=[0.25, 0.25, 0.25])

@@ -1,5 +1,6 @@
 """Mean and standard deviation of the training images: measured once, and kept by checkpoints."""
 
+import json
 import re
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from PIL import Image
 from performer_string import ViT
 from tests.helpers.runs import fit
 from train import cli
+from train.checkpoint import load_trained
 from train.data.module import ImageData
 from train.data.normalisation import IMAGES, LEAST, channel_statistics
+from train.publish import main as publish
 
 
 def draw(folder, levels):
@@ -89,6 +92,16 @@ def test_a_training_on_drawn_images(config, tmp_path):
     model = ViT.from_checkpoint(tmp_path / "run")
     assert 110 / 255 < model.preprocessing.mean[0] < 130 / 255
     assert 0.01 < model.preprocessing.std[0] < 0.2
+    publish([str(tmp_path / "run"), str(tmp_path / "model"), "--licence", "mit", "--skip_test"])
+    assert load_trained(tmp_path / "model").data.pixels.mean == load_trained(tmp_path / "run").data.pixels.mean
+    # Folders of before this was kept have it in the preprocessing alone.
+    path = tmp_path / "model" / "config.json"
+    content = json.loads(path.read_text())
+    measured = content["training"]["data"].pop("measured")
+    path.write_text(json.dumps(content))
+    pixels = load_trained(tmp_path / "model").data.pixels
+    assert list(pixels.mean) == pytest.approx(measured["mean"])
+    assert list(pixels.std) == pytest.approx(measured["std"])
 
 
 @pytest.mark.slow

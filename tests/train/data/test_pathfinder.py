@@ -163,8 +163,8 @@ def test_parts_of_an_image_do_not_tell(drawings, build, epochs):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PathfinderTask(dash=0.0), "dash has to be positive, not 0.0"),
-        (lambda: PathfinderTask(gap=-1.0), "gap has to be 0 or more, not -1.0"),
+        (lambda: PathfinderTask(dash=0.0), "dash must be positive, not 0.0"),
+        (lambda: PathfinderTask(gap=-1.0), "gap must be 0 or more, not -1.0"),
         (lambda: PathfinderTask(dashes=1), "not dashes=1"),
         (lambda: PathfinderTask(turn=120.0), "between 0 and 90 degrees"),
         (lambda: GeneratedDataset(PathfinderTask(dashes=60), 32, 1, "val"), "two contours of 60 dashes.*have no room"),

@@ -22,7 +22,7 @@ def test_folder_with_other_classes(images):
 
 
 def test_checkpoint_stores_classes(images):
-    """Elsewhere (`eval --root`, a resumed run on another machine) the same label has to mean the same."""
+    """Elsewhere (`eval --root`, a resumed run on another machine) the same label must mean the same."""
     data = images(train={"a": 3, "b": 3})
     data.setup()
     state = data.state_dict()

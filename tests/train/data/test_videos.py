@@ -1,4 +1,4 @@
-"""Videos in class folders: which frames a model gets, files that are none, and a training from them."""
+"""Videos in class folders: which frames a model gets, files that are none, and a training run from them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_files_that_are_no_videos(videos, tmp_path):
         with pytest.raises(UnreadableImageError, match="cannot be read"):
             data[index]
     (root / "train" / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="has to hold a folder of videos for each class"):
+    with pytest.raises(FileNotFoundError, match="must hold a folder of videos for each class"):
         ImageData("videos", root=str(root), size=[4, 24, 32]).setup()
 
 

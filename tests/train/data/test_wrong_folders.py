@@ -45,7 +45,7 @@ def test_class_that_is_no_text(tmp_path):
     try:
         os.makedirs(os.fsencode(tmp_path) + b"/b\xff")
     except OSError:
-        pytest.skip("file names have to be UTF-8 here")
+        pytest.skip("file names must be UTF-8 here")
     with pytest.raises(ValueError, match=r"b\\xff has bytes that are no text"):
         ClassFolders(tmp_path)
 

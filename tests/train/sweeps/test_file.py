@@ -85,30 +85,30 @@ def test_riemannformer_variants(monkeypatch):
         ({"recip": "x"}, "unknown field of the sweep .* 'recip'. Did you mean 'recipe'"),
         ({"recipe": "nowhere.yaml"}, "there is no recipe nowhere.yaml"),
         ({"recipe": "imagenete-micro"}, "Did you mean 'imagenette-micro'.* By name: arrow, cifar10,"),
-        ({"recipe": None}, "recipe has to be a name or the path of a YAML file, not None"),
-        ({"recipe": ["a.yaml"]}, r"recipe has to be a name or the path of a YAML file, not \['a.yaml'\]"),
+        ({"recipe": None}, "recipe must be a name or the path of a YAML file, not None"),
+        ({"recipe": ["a.yaml"]}, r"recipe must be a name or the path of a YAML file, not \['a.yaml'\]"),
         ({"axes": None, "models": None}, "axes or models to train"),
         ({"models": {"a": {"model.vit.encodng": "rope"}}}, "'model.vit.encodng'. Did you mean 'model.vit.encoding'"),
         ({"models": {"a": {"model.vit.embed_dim": 64}}}, "'model.vit.embed_dim'. Here it is 'model.vit.width'"),
         ({"models": {"a": {"model.vit.attention": "linaer"}}}, "unknown attention 'linaer'. Did you mean 'linear'"),
-        ({"axes": ["rope"]}, "axes has to be dict"),
-        ({"axes": {"encoding": ["rope"]}}, "the axis encoding has to hold names"),
-        ({"axes": {"encoding": {"rope": "rope"}}}, "the axis encoding has to hold names"),
-        ({"seeds": 3}, r"seeds has to be list\[int\], not 3"),
-        ({"seeds": [0, 1, 0]}, r"seeds has to hold different whole numbers, 0 or more, not \[0, 1, 0\]"),
-        ({"seeds": []}, r"seeds has to hold different whole numbers, 0 or more, not \[\]"),
-        ({"seeds": ["a"]}, r"seeds has to be list\[int\], not"),
+        ({"axes": ["rope"]}, "axes must be dict"),
+        ({"axes": {"encoding": ["rope"]}}, "the axis encoding must hold names"),
+        ({"axes": {"encoding": {"rope": "rope"}}}, "the axis encoding must hold names"),
+        ({"seeds": 3}, r"seeds must be list\[int\], not 3"),
+        ({"seeds": [0, 1, 0]}, r"seeds must hold different whole numbers, 0 or more, not \[0, 1, 0\]"),
+        ({"seeds": []}, r"seeds must hold different whole numbers, 0 or more, not \[\]"),
+        ({"seeds": ["a"]}, r"seeds must be list\[int\], not"),
         ({"models": {1: {}}}, "YAML reads the name 1 as a int: put it in quotes"),
         ({"axes": {"gate": {True: {}, False: {}}}}, "YAML reads the name True as a bool"),
         ({"models": {"a": {"model.optim.lrr": 1.0}}}, r"'model.optim.lrr'. Did you mean 'model.optim.lr'"),
         ({"models": {"a": {"data.arrow.distanse": "ray"}}}, "Did you mean 'data.arrow.distance'"),
         ({"models": {"a": {"seed_everything": 3}}}, "seed_everything is what a sweep gives to each of its runs"),
-        ({"models": {"a": {"model.optim.lr": -1.0}}}, "a: lr has to be positive"),
+        ({"models": {"a": {"model.optim.lr": -1.0}}}, "a: lr must be positive"),
         ({"models": {"a": {"model.vit.encoding": "ropee"}}}, "a: unknown encoding 'ropee'. Did you mean 'rope'"),
         ({"models": {"a": {"model.vit.encoding": "my"}}}, r"imported first: imports: \[MODULE\] in the recipe\.$"),
         ({"models": {"a": {"model.vit.feature_options": {"ordr": 4}}}}, "a: .*ordr"),
         ({"models": {"a": {"model.vit.width": 30, "model.vit.num_heads": 4}}}, "a: .*30 is not divisible by 4 heads"),
-        ({"models": {"a": "rope"}}, "has to hold fields of the recipe"),
+        ({"models": {"a": "rope"}}, "must hold fields of the recipe"),
         ({"models": {"a/b": {}}}, "the name 'a/b' becomes a folder's"),
         ({"models": {"linear-lf": {}}}, "two models have the name 'linear-lf'"),
     ],
@@ -120,7 +120,7 @@ def test_bad_sweeps(tmp_path, changes, message):
 
 def test_number_read_as_text(tmp_path):
     path = write_sweep(tmp_path, models={"a": {"model.vit.drop_path": "2e-1"}})
-    with pytest.raises(ValueError, match=r"a: drop_path has to be float, not '2e-1'. YAML reads .* write 0\.2"):
+    with pytest.raises(ValueError, match=r"a: drop_path must be float, not '2e-1'. YAML reads .* write 0\.2"):
         read_sweep(path)
 
 

@@ -1,0 +1,56 @@
+"""A training that Lightning's `EarlyStopping` ended: why it did, and that a resume does not train on by itself."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import EarlyStopping
+
+from train.runs.folder import CONFIG, METRICS
+from train.utils.yaml_file import read_yaml
+
+LENGTHS = ("max_epochs", "max_steps", "min_epochs", "min_steps", "callbacks")  # a run that changes one goes on
+
+
+def stopped_by(state: Mapping[str, Any]) -> bool:
+    """Return whether `EarlyStopping` has ended a training, by its state."""
+    return (
+        bool(state.get("stopping_reason")) or bool(state["stopped_epoch"]) or state["wait_count"] >= state["patience"]
+    )
+
+
+def why_stopped(trainer: L.Trainer) -> str:
+    """Return a sentence on the `EarlyStopping` that ended a training; empty where none did."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, EarlyStopping) and stopped_by(callback.state_dict()):
+            best = float(callback.best_score)
+            return (
+                f"EarlyStopping ended the training at step {trainer.global_step}: the best {callback.monitor} is "
+                f"{best:.4g}, with a patience of {callback.patience}."
+            )
+    return ""
+
+
+def refuse_to_go_on(run: Path, content: Mapping[str, Any], trainer: Mapping[str, Any], program: str) -> str:
+    """Return what to say of a run that `EarlyStopping` has ended and that has no new length; else an empty text.
+
+    Args:
+        run: folder of the run.
+        content: content of its checkpoint.
+        trainer: options of the trainer in the command.
+        program: command that resumes a run.
+    """
+    states = [x for name, x in content.get("callbacks", {}).items() if name.startswith("EarlyStopping")]
+    if not any(map(stopped_by, states)) or not ((run / METRICS).is_file() and (run / CONFIG).is_file()):
+        return ""
+    saved = read_yaml(run / CONFIG).get("trainer") or {}
+    if any(saved.get(name) != trainer.get(name) for name in LENGTHS if name in saved):
+        return ""
+    return (
+        f"{run} is finished: EarlyStopping ended it at step {content['global_step']}. To train it for longer: "
+        f"{program} resume {shlex.quote(str(run))} --trainer.max_epochs N with another number, or a larger patience."
+    )
