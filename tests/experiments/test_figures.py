@@ -13,7 +13,13 @@ from experiments.figures import ROOT, main, options_of, read_figures
 
 FIGURES = read_figures()
 # Images of tasks, by train.data.draw.
-BY_OTHER_COMMANDS = {"arrow/task.png", "pathfinder/contours.png", "pathfinder/task.png", "pathfinder/task-128.png", "segment/task.png"}
+BY_OTHER_COMMANDS = {
+    "arrow/task.png",
+    "pathfinder/contours.png",
+    "pathfinder/task.png",
+    "pathfinder/task-128.png",
+    "segment/task.png",
+}
 
 
 def test_every_figure_has_an_entry():
