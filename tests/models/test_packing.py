@@ -93,7 +93,7 @@ def test_what_cannot_be_packed():
             method([torch.randn(2, 8, 8)])
     with pytest.raises(ValueError, match=r"images must be \[B, 2, height, width\]"):
         model([torch.randn(3, 8, 16).double()])
-    with pytest.raises(ValueError, match="a list of images has positions of its own"):
+    with pytest.raises(ValueError, match="a list of images has the positions of its grids"):
         model([small], positions=torch.zeros(4, 2))
     with pytest.raises(ValueError, match="has no packed sequences"):
         vit(attention="performer-pytorch").double()([small, wide])

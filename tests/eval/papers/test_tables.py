@@ -183,7 +183,7 @@ def test_the_runs_of_a_table_stay_where_they_are(in_process, tmp_path, monkeypat
     cli.main(["table", str(path), *arguments])
     runs = sorted((out / "mine" / "tiny").iterdir())
     monkeypatch.chdir(path.parent)
-    assert "1 training to do" in capsys.readouterr().out
+    assert "1 training run to do" in capsys.readouterr().out
     cli.main(["table", "table.yaml", *arguments])
     assert "to do" not in capsys.readouterr().out
     assert sorted((out / "mine" / "tiny").iterdir()) == runs
