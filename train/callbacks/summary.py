@@ -28,12 +28,24 @@ def describe(vit: ViT) -> str:
     return f"{parameters}, {operations} an image of {size} px, {tokens} tokens; {kind}, encoding {config.encoding}"
 
 
+def images_of_a_step(trainer: L.Trainer) -> str:
+    """Return the number of images of a step and its factors; empty where a step is one batch of one process."""
+    batch: int = getattr(trainer.datamodule, "batch_size", 0)  # type: ignore[attr-defined]
+    counts = {"processes": trainer.world_size, "batches": trainer.accumulate_grad_batches}
+    factors = [f"{count} {name}" for name, count in counts.items() if count > 1]
+    if not batch or not factors:
+        return ""
+    return f"Step: {batch * math.prod(counts.values())} images, {' x '.join([f'{batch} images', *factors])}."
+
+
 class SummaryLine(Callback):
     """Print a one-line summary of the model."""
 
     def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.is_global_zero:
             rank_zero_info(f"Model: {describe(module.vit)}.")  # type: ignore[arg-type]
+            if step := images_of_a_step(trainer):
+                rank_zero_info(step)
             pixels = getattr(trainer.datamodule, "pixels", None)  # type: ignore[attr-defined]
             if pixels is not None and pixels.measured:
                 rank_zero_info(f"Pixels: {pixels.describe()}.")

@@ -16,7 +16,7 @@ from train import cli
 from train.callbacks.progress import LineProgress, TerminalProgress, progress_bar
 from train.callbacks.records import longer
 from train.callbacks.remaining import Pace, batches_left, epoch_title
-from train.callbacks.summary import describe
+from train.callbacks.summary import describe, images_of_a_step
 from train.inspection import multiplications
 
 
@@ -218,3 +218,13 @@ def test_bar_of_a_stopped_run(config, tmp_path, monkeypatch, capsys, caplog, rec
     said = caplog.text + "".join(str(each.message) for each in recwarn)
     for noise in ("GPU available", "log_every_n_steps", "is not empty"):
         assert noise not in said
+
+
+def test_the_images_of_a_step_are_said_where_they_are_not_a_batch():
+    data = SimpleNamespace(batch_size=16)
+    step = lambda world, every: images_of_a_step(  # noqa: E731
+        SimpleNamespace(datamodule=data, world_size=world, accumulate_grad_batches=every)
+    )
+    assert step(1, 1) == ""
+    assert step(1, 4) == "Step: 64 images, 16 images x 4 batches."
+    assert step(2, 2) == "Step: 64 images, 16 images x 2 processes x 2 batches."
