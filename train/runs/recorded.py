@@ -145,8 +145,9 @@ def training_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a training run that evaluations need, from the content of its checkpoint.
 
     Returns:
-        A mapping with `data` (fields of `ImageData` without places, classes, fingerprint and measured mean of the images), `steps` (of
-        the training), and the classifier's settings `optim`, `distillation`, `resolutions` and so on.
+        A mapping with `data` (fields of `ImageData` without places, and the classes, fingerprint and measured mean of
+        the images), `steps` (of the training), and the classifier's settings `optim`, `distillation`, `resolutions`
+        and so on.
     """
     data, saved = content["ImageData"], content["hyper_parameters"]
     config = {name: value for name, value in data["config"].items() if name not in OF_PLACES}
