@@ -12,6 +12,7 @@ from eval.papers.figure import DEFAULT, KINDS, OVER
 from eval.papers.measures import MEASURES, OF_CELLS, OF_CONFIG
 from eval.papers.results import CHANGES, Results
 from eval.papers.table_spec import TableFile
+from performer_string.models.patches import patch_grid
 from performer_string.utils.registry import lookup, nearest
 from performer_string.utils.validation import check_type
 from train.data.sizes import Size, Views
@@ -110,14 +111,13 @@ def check_values(path: Path, spec: Mapping[str, Any]) -> None:
 
 
 def check_column_sizes(table: TableFile, patch: Sequence[int]) -> None:
-    """Raise a ValueError for a column whose images the patches of a model do not divide."""
+    """Raise a ValueError for a column with images that a model with these patches does not take."""
     for column, spec in table.columns.items():
-        if "size" not in spec:
-            continue
-        size = Size.of(spec["size"])
-        if len(size) == len(patch) and any(side % p for side, p in zip(size, patch, strict=True)):
-            patches = " x ".join(map(str, patch))
-            raise ValueError(f"the column {column!r}: patches of {patches} pixels do not divide a size of {size}.")
+        if "size" in spec:
+            try:
+                patch_grid(Size.of(spec["size"]), patch)
+            except ValueError as error:
+                raise ValueError(f"the column {column!r}: {error}") from None
 
 
 def check_figure(table: TableFile) -> None:
