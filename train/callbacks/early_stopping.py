@@ -24,9 +24,12 @@ def stopped_by(state: Mapping[str, Any]) -> bool:
 
 
 def why_stopped(trainer: L.Trainer) -> str:
-    """Return a sentence on the `EarlyStopping` that ended a training; empty where none did."""
+    """Return a sentence on the `EarlyStopping` that ended a training; empty where none did.
+
+    A run that goes on after one keeps the state of its stop, so that the state alone does not tell.
+    """
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, EarlyStopping) and stopped_by(callback.state_dict()):
+        if trainer.should_stop and isinstance(callback, EarlyStopping) and stopped_by(callback.state_dict()):
             best = float(callback.best_score)
             return (
                 f"EarlyStopping ended the training at step {trainer.global_step}: the best {callback.monitor} is "
@@ -50,7 +53,8 @@ def refuse_to_go_on(run: Path, content: Mapping[str, Any], trainer: Mapping[str,
     saved = read_yaml(run / CONFIG).get("trainer") or {}
     if any(saved.get(name) != trainer.get(name) for name in LENGTHS if name in saved):
         return ""
+    again = f"{program} resume {shlex.quote(str(run))} --trainer.max_epochs N"
     return (
-        f"{run} is finished: EarlyStopping ended it at step {content['global_step']}. To train it for longer: "
-        f"{program} resume {shlex.quote(str(run))} --trainer.max_epochs N with another number, or a larger patience."
+        f"{run} is finished: EarlyStopping ended it at step {content['global_step']}. To train it for longer, give "
+        f"another number of epochs: {again}, or leave the callback out: --trainer.callbacks null."
     )

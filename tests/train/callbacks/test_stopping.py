@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
-from lightning.pytorch.callbacks import Timer
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, Timer
 
 from tests.helpers.runs import assert_same_weights, fit, killed, metrics, stop_in, validations
 from tests.helpers.training import last
 from train import cli
+from train.callbacks.early_stopping import why_stopped
 from train.callbacks.metrics import GradientNorm
 from train.callbacks.stopping import CleanStop
 from train.checkpoint_file import read_checkpoint
@@ -188,3 +191,13 @@ def test_status_of_time_that_ends_between_epochs(config, whole, tmp_path, monkey
         cli.run(["resume", str(run)])
         assert metrics(run) == metrics(whole)
         assert validations(run) == [9, 19, 29]
+
+
+def test_a_run_that_goes_on_after_an_early_stop_does_not_name_it_at_its_end():
+    """The state of the stop stays in the callback."""
+    callback = EarlyStopping("val/loss", patience=2)
+    callback.load_state_dict({**callback.state_dict(), "stopped_epoch": 3, "best_score": torch.tensor(0.5)})
+    trainer = SimpleNamespace(callbacks=[callback], global_step=40, should_stop=True)
+    assert why_stopped(trainer).startswith("EarlyStopping ended the training at step 40: the best val/loss is 0.5")
+    trainer.should_stop = False
+    assert not why_stopped(trainer)
