@@ -199,7 +199,7 @@ def explain_lightning(error: Exception) -> str | None:
         return "a GPU was asked for (--trainer.accelerator), but torch sees none here. Use cpu, or auto."
     package = message.startswith(("Requirement '", "You want to use `", "No module named"))  # accelerators, loggers
     is_lightnings = isinstance(error, MisconfigurationException | NonFiniteLossError) or (
-        (isinstance(error, RuntimeError) and message.startswith("Early stopping conditioned on metric"))
+        (isinstance(error, RuntimeError) and message.startswith(("Early stopping conditioned", "You set `--ntasks=")))
         or (isinstance(error, ModuleNotFoundError) and package)
         or (isinstance(error, TypeError) and message.startswith("`devices`"))
     )

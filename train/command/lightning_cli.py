@@ -233,7 +233,7 @@ class TrainingCLI(AskedSettingsCLI):
             texts = (self.parser.dump(self.config), self.typed, f"{program} {shlex.join(self.arguments)}")
             first += training_callbacks(config, asked, own, program, *texts)
             last += saving_callbacks(config, asked, plugins, program)
-        return super().instantiate_trainer(
+        trainer = super().instantiate_trainer(
             strategy=Sharded() if config.trainer.strategy == NAME else asked["strategy"],
             callbacks=[*first, *clock_callbacks(asked, own), *own, *last],
             plugins=[AtomicCheckpoints(), *plugins],
@@ -242,3 +242,5 @@ class TrainingCLI(AskedSettingsCLI):
             enable_model_summary=False,  # a table of metrics, without the operations
             default_root_dir=asked["default_root_dir"] or config.run_dir,  # used without a logger
         )
+        slurm.check_processes(trainer)
+        return trainer

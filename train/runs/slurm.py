@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.plugins.environments import SLURMEnvironment
+import lightning as L
+from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from train.runs.folder import HISTORY
@@ -35,6 +36,19 @@ def is_requeued(run: Path, command: str) -> bool:
     """Return whether this process is of a job that repeats a command of a run, as a requeued job does."""
     lines = [] if job() is None else read_history(run / HISTORY)
     return any(line.get("expanded", line["command"]) == command for line in lines)  # old files have only `command`
+
+
+def check_processes(trainer: L.Trainer) -> None:
+    """Raise a ValueError where SLURM has started more or fewer processes than the trainer has devices."""
+    devices, nodes = trainer.num_devices, trainer.num_nodes
+    of_step = job() is not None and not TorchElasticEnvironment.detect()
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) if of_step else 1
+    if (started := max(trainer.world_size, tasks)) != devices * nodes:
+        raise ValueError(
+            f"SLURM has started {started} process{'' if started == 1 else 'es'} for --trainer.devices {devices} on "
+            f"{nodes} node{'' if nodes == 1 else 's'} (--trainer.num_nodes), and each device needs its own: srun "
+            f"--ntasks-per-node={devices} --nodes={nodes} python -m train ..., equal to these two."
+        )
 
 
 def requeue_signal(plugins: Iterable[Any]) -> int | None:

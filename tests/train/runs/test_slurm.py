@@ -8,7 +8,7 @@ import signal
 import pytest
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 
-from tests.helpers.runs import assert_same_weights, fit
+from tests.helpers.runs import assert_same_weights, fails, fit
 from tests.helpers.training import last
 from train.callbacks.checkpoints import StepSeed
 from train.checkpoint_file import read_checkpoint
@@ -79,3 +79,14 @@ def test_signal_of_a_job(queued):
     assert slurm.requeue_signal([]) == signal.SIGUSR1
     assert slurm.requeue_signal([SLURMEnvironment(requeue_signal=signal.SIGUSR2)]) == signal.SIGUSR2
     assert slurm.requeue_signal([SLURMEnvironment(auto_requeue=False)]) is None
+
+
+@pytest.mark.parametrize(("devices", "tasks"), [(2, 1), (1, 2)])
+def test_every_device_needs_a_task(config, tmp_path, monkeypatch, queued, capsys, devices, tasks):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", str(tasks))
+    monkeypatch.delenv("SLURM_NTASKS_PER_NODE")
+    strategy = ["--trainer.strategy", "ddp"] if devices > 1 else []
+    with pytest.raises(ValueError, match=f"{tasks} process.*srun --ntasks-per-node={devices} "):
+        fit(config, tmp_path / "run", *SHORT, "--trainer.devices", str(devices), *strategy)
+    monkeypatch.setenv("SLURM_NTASKS", "2")  # of srun -n 2
+    assert "--ntasks-per-node=2" in fails(["fit", "--config", str(config), "--run_dir", "run", *SHORT], capsys)
