@@ -19,8 +19,12 @@ from train.runs.history import read_history
 
 
 def job() -> str | None:
-    """Return the number of this process's SLURM job in the form of `scontrol`; None outside of a job."""
-    if not SLURMEnvironment.detect():
+    """Return the number of this process's SLURM job in the form of `scontrol`; None outside of a job.
+
+    A job in which commands are typed (`salloc`, `srun --pty`, a terminal in Jupyter) counts as none: nobody wants it
+    queued again, and a command that is typed twice is two runs there.
+    """
+    if os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive") or os.isatty(0):
         return None
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
     return os.environ.get("SLURM_JOB_ID") if array is None else f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"

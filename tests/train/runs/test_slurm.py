@@ -30,6 +30,7 @@ def queued(tmp_path, monkeypatch):
     for name, value in {**names, "NTASKS_PER_NODE": 1, "JOB_NODELIST": "localhost"}.items():
         monkeypatch.setenv(f"SLURM_{name}", str(value))
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setattr(os, "isatty", lambda descriptor: False)
     monkeypatch.chdir(tmp_path)
     handler = signal.getsignal(signal.SIGUSR1)
     yield lambda: (tmp_path / "queued").read_text().split() if (tmp_path / "queued").exists() else []
@@ -71,8 +72,16 @@ def test_folder_of_a_job(queued, monkeypatch):
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "5")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
     assert slurm.job() == "5_2"
-    monkeypatch.setenv("SLURM_JOB_NAME", "bash")  # by hand
-    assert slurm.job() is slurm.run_folder("fit a") is slurm.requeue_signal([]) is None
+
+
+def test_a_job_by_hand_is_none(queued, monkeypatch):
+    monkeypatch.delenv("SLURM_NTASKS")  # sbatch without -n
+    assert (slurm.job(), slurm.requeue_signal([])) == ("7", signal.SIGUSR1)
+    with monkeypatch.context() as patch:
+        patch.setenv("SLURM_JOB_NAME", "bash")  # of srun --pty bash; salloc has `interactive`
+        assert slurm.job() is slurm.run_folder("fit a") is slurm.requeue_signal([]) is None
+    monkeypatch.setattr(os, "isatty", lambda descriptor: descriptor == 0)  # a terminal within a job, as Jupyter's
+    assert slurm.job() is None
 
 
 def test_signal_of_a_job(queued):
