@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, ProgressBar
+from lightning.pytorch.callbacks import Callback, ProgressBar
 
 from train.callbacks.accumulation import KeepAccumulation, LastWindow
+from train.callbacks.average import WarmAverage
 from train.callbacks.checkpoints import LastCheckpoint, MovableCheckpoint, StepSeed, WholeEpochs
 from train.callbacks.checks import CheckData, LockRun, ShowTraceback
 from train.callbacks.compatibility import DropEarlyDecisions, check_callbacks, check_strategy
@@ -63,7 +64,7 @@ def training_callbacks(
     callbacks += [LearningRate(), Throughput(), DropEarlyDecisions()]
     if config.figures_every and config.trainer.strategy != NAME:
         callbacks += [ModelFigures(config.figures_every)]
-    callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
+    callbacks += [WarmAverage(config.ema)] if config.ema else []
     callbacks += [FinalMetrics(dumped, run / METRICS, program), History(run / HISTORY, typed, expanded)]
     callbacks += [SummaryLine()] if asked["enable_model_summary"] is not False else []
     return callbacks

@@ -23,7 +23,7 @@ class Option(NamedTuple):
 
 OPTIONS = {
     "run_dir": Option(str, "", "folder of the run; runs/TIME by default"),
-    "ema": Option(float, 0.0, "decay of an average of the weights; 0 for none"),
+    "ema": Option(float, 0.0, "decay of an average of the weights, smaller in the first steps; 0 for none"),
     "init_from": Option(str, "", "checkpoint, or folder of a run, with the initial weights"),
     "imports": Option(list[str] | str, [], "your modules, imported first"),
     "compile": Option(str, "", "a backend of torch.compile, such as inductor"),
