@@ -97,11 +97,11 @@ class KeyedDataset(Dataset[tuple[Tensor, int]]):
 
 
 def ignore_stop_signals(worker: int) -> None:
-    """Let a worker ignore Ctrl-C, which a terminal sends to every process of a run.
+    """Let a worker ignore Ctrl-C, which a terminal sends to every process of a run, and SLURM's warning likewise.
 
     Otherwise the workers would end before the current step is finished and saved. They end with the main process.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
 
 

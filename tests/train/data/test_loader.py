@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.helpers.training import REPOSITORY
 from train.callbacks.checkpoints import StepSeed
-from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, end_workers
+from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, end_workers, ignore_stop_signals
 from train.data.module import ImageData
 
 
@@ -135,6 +135,19 @@ class Draws(Dataset):
 
     def __getitem__(self, index: int):
         return torch.tensor([draw() for draw in GENERATORS.values()], dtype=torch.float64), 0
+
+
+class Ignored(Dataset[bool]):
+    """Whether the process that loads ignores a signal."""
+
+    def __getitem__(self, number: int) -> bool:
+        return signal.getsignal(number) == signal.SIG_IGN
+
+
+def test_workers_leave_signals_to_the_training():
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]  # the last two are SLURM's warning
+    options = {"sampler": numbers, "num_workers": 1, "worker_init_fn": ignore_stop_signals}
+    assert torch.cat(list(DataLoader(Ignored(), **options))).all()
 
 
 def test_workers_that_an_error_has_left_end_in_silence():
