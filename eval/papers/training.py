@@ -42,7 +42,7 @@ def outdated_runs(groups: Sequence[Group], out: Path) -> list[str]:
 
 
 def train_missing(groups: Sequence[Group], out: Path, jobs: int, threads: int) -> int:
-    """Train unfinished runs, and return the exit status: 0 if all are finished, 128 + a signal that stopped it, else 1.
+    """Train unfinished runs, and return the exit status: 0 if all are finished, that of a signal, else 1.
 
     Args:
         groups: groups of the table.
@@ -61,5 +61,5 @@ def train_missing(groups: Sequence[Group], out: Path, jobs: int, threads: int) -
         if len(runner.finished()) < len(runner.runs):
             runner.train()
         if runner.signals:
-            return 128 + runner.stopped_by
+            return runner.status()
     return int(missing_runs(groups) > 0)

@@ -8,14 +8,13 @@ import signal
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import lightning as L
-from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-
-from train.runs.folder import HISTORY
+from train.runs.folder import HISTORY, LOCK_VARIABLE
 from train.runs.history import read_history
+
+if TYPE_CHECKING:  # Lightning takes seconds to import, and a sweep needs none of it
+    import lightning as L
 
 
 def job() -> str | None:
@@ -45,7 +44,7 @@ def is_requeued(run: Path, command: str) -> bool:
 def check_processes(trainer: L.Trainer) -> None:
     """Raise a ValueError where SLURM has started more or fewer processes than the trainer has devices."""
     devices, nodes = trainer.num_devices, trainer.num_nodes
-    of_step = job() is not None and not TorchElasticEnvironment.detect()
+    of_step = job() is not None and "TORCHELASTIC_RUN_ID" not in os.environ
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) if of_step else 1
     if (started := max(trainer.world_size, tasks)) != devices * nodes:
         raise ValueError(
@@ -57,6 +56,8 @@ def check_processes(trainer: L.Trainer) -> None:
 
 def requeue_signal(plugins: Iterable[Any]) -> int | None:
     """Return the number of the signal before a job's end, USR1 unless a plugin sets another; None without one."""
+    from lightning.pytorch.plugins.environments import SLURMEnvironment
+
     if job() is None:
         return None
     asked = next((each for each in plugins if isinstance(each, SLURMEnvironment)), None)
@@ -66,9 +67,11 @@ def requeue_signal(plugins: Iterable[Any]) -> int | None:
 
 
 def requeue() -> None:
-    """Requeue the job of this process, which also ends the process."""
+    """Requeue the job of this process, which also ends the process; a run of a sweep leaves that to the sweep."""
+    from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
     number = job()
-    if number is None:
+    if number is None or LOCK_VARIABLE in os.environ:
         return
     try:
         done = subprocess.run(["scontrol", "requeue", number], capture_output=True, text=True)

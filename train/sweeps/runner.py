@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from performer_string.utils.files import read_json
 from train.command.recipe import check_fields, current_arguments, find_conflict, options_of
+from train.runs import slurm
 from train.runs.folder import LOCK, LOCK_VARIABLE, METRICS, OUT_OF_TIME, latest_checkpoint
 from train.runs.recorded import PLACE
 from train.sweeps.file import Run, Sweep
@@ -178,7 +179,12 @@ class SweepRunner:
                 tqdm.write("\n".join("    " + line for line in tail[-3:]))
 
     def receive(self, number: int, frame: Any) -> None:
-        """Handle a signal: after the first each run finishes its step and saves, a second ends all at once."""
+        """Handle a signal: after the first each run finishes its step and saves, a second ends all at once.
+
+        SLURM's warning is never the second: it may come to a job whose runs are already ending.
+        """
+        if number == signal.SIGUSR1 and self.signals:
+            return
         self.signals += 1
         if self.signals == 1:
             self.stopped_by = number
@@ -193,9 +199,9 @@ class SweepRunner:
                 os.killpg(job.process.pid, signal.SIGTERM if self.signals == 1 else signal.SIGKILL)
 
     def train(self) -> None:
-        """Train until all runs are finished or have failed, or until a signal."""
-        waiting = list(self.runs)
-        handlers = {n: signal.signal(n, self.receive) for n in (signal.SIGINT, signal.SIGTERM)}
+        """Train until all runs are finished or have failed, or until a signal; SLURM's warning requeues the job."""
+        waiting, warning = list(self.runs), [] if slurm.job() is None else [signal.SIGUSR1]
+        handlers = {n: signal.signal(n, self.receive) for n in (signal.SIGINT, signal.SIGTERM, *warning)}
         bar = tqdm(total=len(waiting), desc="runs", unit="run", disable=None)
         try:
             while self.active or (waiting and not self.signals):
@@ -216,6 +222,12 @@ class SweepRunner:
                 signal.signal(number, handler)
             bar.close()
             self.write_summary()
+        if self.stopped_by == signal.SIGUSR1:
+            slurm.requeue()
+
+    def status(self) -> int:
+        """Return the exit status after a signal: 75 where the same command is to go on, as after SLURM's warning."""
+        return OUT_OF_TIME if self.stopped_by == signal.SIGUSR1 else 128 + self.stopped_by
 
     def write_summary(self) -> None:
         """Write the final metrics of all finished runs of the whole sweep as CSV."""

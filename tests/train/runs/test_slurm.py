@@ -20,23 +20,6 @@ SHORT = ["--ema", "0", "--trainer.logger", "false", "--data.workers", "0", "--da
 SHORT += ["--data.resolutions", "[]", "--trainer.max_epochs", "2"]
 
 
-@pytest.fixture
-def queued(tmp_path, monkeypatch):
-    """Be a job of SLURM in a folder, and return the jobs that scontrol was asked to queue again."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/queued\n')
-    (tmp_path / "bin" / "scontrol").chmod(0o755)
-    names = {"NTASKS": 1, "JOB_NAME": "train", "JOB_ID": 7, "PROCID": 0, "LOCALID": 0, "NODEID": 0, "NNODES": 1}
-    for name, value in {**names, "NTASKS_PER_NODE": 1, "JOB_NODELIST": "localhost"}.items():
-        monkeypatch.setenv(f"SLURM_{name}", str(value))
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    monkeypatch.setattr(os, "isatty", lambda descriptor: False)
-    monkeypatch.chdir(tmp_path)
-    handler = signal.getsignal(signal.SIGUSR1)
-    yield lambda: (tmp_path / "queued").read_text().split() if (tmp_path / "queued").exists() else []
-    signal.signal(signal.SIGUSR1, handler)
-
-
 @pytest.fixture(scope="module")
 def whole_job(config, tmp_path_factory):
     """The run that no job was."""
@@ -82,6 +65,12 @@ def test_a_job_by_hand_is_none(queued, monkeypatch):
         assert slurm.job() is slurm.run_folder("fit a") is slurm.requeue_signal([]) is None
     monkeypatch.setattr(os, "isatty", lambda descriptor: descriptor == 0)  # a terminal within a job, as Jupyter's
     assert slurm.job() is None
+
+
+def test_a_sweep_queues_its_job_again_itself(queued, monkeypatch):
+    monkeypatch.setenv("PERFORMER_STRING_LOCK", "runs/sweep/model-seed0/lock")  # as in its runs
+    slurm.requeue()
+    assert not queued()
 
 
 def test_signal_of_a_job(queued):

@@ -88,6 +88,20 @@ def test_status_after_sigterm(tmp_path, faked, when):
 
 
 @pytest.mark.slow
+def test_a_sweep_in_a_job_is_queued_again_once(tmp_path, faked, when, queued):
+    """By SLURM's warning, after each run has ended its step."""
+    path, out = write_sweep(tmp_path, axes=None, seeds=[0, 1]), tmp_path / "out"
+    when(out / "shallow-seed1" / "checkpoints" / "last.ckpt", lambda: os.kill(os.getpid(), signal.SIGUSR1))
+    assert run_sweep(path, "--jobs", "2")[0] == 75
+    assert queued() == ["requeue", "7"]
+    begun = [int(path.read_text()) for path in out.glob("*/checkpoints/last.ckpt")]
+    assert len(begun) == 2
+    assert max(begun) < 12
+    assert run_sweep(path, "--jobs", "2")[0] == 0
+    assert queued() == ["requeue", "7"]
+
+
+@pytest.mark.slow
 def test_sweep_resumes_after_ctrl_c(tmp_path, faked, capsys, when):
     """Ctrl-C in the middle: what was begun is resumed where it was, what was finished is skipped."""
     path = write_sweep(tmp_path, seeds=[0])
