@@ -52,7 +52,7 @@ class AttentionInputs:
     backend: AttentionBackend
     q: Tensor
     k: Tensor
-    rotation: Rotation
+    rotation: Rotation | None
     locality: RelativeBias | None = None
     layout: TokenLayout = EVERY_TOKEN
     key_bias: Tensor | None = None

@@ -104,7 +104,7 @@ class TimedModel:
         take_step(self.model, self.optimiser, self.images, self.targets)
 
     @torch.inference_mode()
-    def rotate(self) -> list[Rotation]:
+    def rotate(self) -> list[Rotation | None]:
         """Return the rotations of all layers of the unfolded model."""
         return self.model.rotations(self.model.layout(self.model.train_grid))
 

@@ -101,6 +101,10 @@ class DistanceDecay(RelativeBias):
         """Return the amplitude, [H]."""
         return self.log_amplitude().exp()
 
+    def extra_repr(self) -> str:
+        """Return the number of heads, the bounds of sigma and the form, for `repr`."""
+        return f"num_heads={self.num_heads}, sigma_bounds={self.sigma_bounds}, normalised={self.normalised}"
+
     def learned(self) -> dict[str, Tensor]:
         """Return `sigma` (or one for each axis), and `amplitude` unless normalised: [H] each."""
         widths = self.sigma()

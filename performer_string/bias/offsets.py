@@ -13,7 +13,10 @@ def pairwise_offsets(positions: Tensor) -> Tensor:
         ValueError: positions of other than two axes.
     """
     if positions.ndim != 2:
-        raise ValueError(f"a relative bias takes positions [N, C] that all samples share, not {list(positions.shape)}.")
+        raise ValueError(
+            f"a relative bias takes positions [N, C] that all samples share, not {list(positions.shape)}: pack samples "
+            f"that have positions of their own (cu_seqlens, or the lengths of a TokenLayout)."
+        )
     return positions[:, None] - positions  # not cdist, whose gradient is NaN at 0
 
 

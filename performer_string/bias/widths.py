@@ -23,7 +23,10 @@ def raw_width(sigma: float, bounds: Sequence[float]) -> Tensor:
     """
     low, high = bounds
     if not 0 < low < sigma < high < math.inf:
-        raise ValueError(f"sigma must lie within finite bounds, 0 < {low} < sigma < {high}, not {sigma}.")
+        raise ValueError(
+            f"sigma must lie within finite bounds, 0 < {low} < sigma < {high}, not {sigma}: pass other "
+            f"sigma_bounds=(low, high), or positions in another unit."
+        )
     return torch.tensor(math.log(sigma / low) / math.log(high / low)).logit()
 
 

@@ -15,12 +15,12 @@ from performer_string.layers.backends import AttentionBackend
 from performer_string.layers.values import ValueMap
 from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
 from performer_string.ops.unit_length import with_length
-from performer_string.ops.validation import check_mask
+from performer_string.ops.validation import check_layout, check_rotation_kind
 from performer_string.position.rotation import Rotation
 from performer_string.utils._compat import has_hooks
 from performer_string.utils.cache import TensorCache
 from performer_string.utils.dtype import without_autocast
-from performer_string.utils.validation import check_heads, check_part, check_sizes
+from performer_string.utils.validation import check_heads, check_kind, check_part, check_sizes
 
 # Factor of the key gate's logits. A learning rate that suits weights is too small for logits of this size.
 GATE_SCALE = 4.0
@@ -60,6 +60,7 @@ class SelfAttention(nn.Module):
         values: value map, which wraps the weighted sum over the keys.
 
     Raises:
+        TypeError: a part that is given by its name, and not built.
         ValueError: a width that the heads do not divide; parts that were built for other heads or widths; a
             `log_n_scaling` of less than 2 tokens, or with a homogeneous feature map.
     """
@@ -86,6 +87,9 @@ class SelfAttention(nn.Module):
         self.num_heads, self.head_dim, self.max_temperature = num_heads, width // num_heads, max_temperature
         self.qk_dim = self.head_dim if qk_dim is None else qk_dim
         check_sizes(qk_dim=self.qk_dim)
+        check_kind("backend", backend, AttentionBackend, "build_attention(...)")
+        check_kind("locality", locality, RelativeBias | None, "build_locality(...)")
+        check_kind("values", values, ValueMap | None, "build_value_map(...)")
         check_part("feature map", getattr(backend, "phi", None), num_heads, self.qk_dim)
         check_part("locality", locality, num_heads, None)
         check_part("value map", values, num_heads, self.head_dim)
@@ -120,10 +124,14 @@ class SelfAttention(nn.Module):
             Outputs, [B, N, D].
 
         Raises:
-            ValueError: no positions where a part needs them, or a mask of other samples or tokens.
+            TypeError: a rotation or a layout of another kind.
+            ValueError: tokens that are not [B, N, D], the rotation of an encoding that adds to the tokens, a layout of
+                other tokens, or one without positions where a part needs them.
         """
-        if layout.mask is not None:
-            check_mask("token", layout.mask, x.shape[0], x.shape[1], "the mask of the layout")
+        if x.ndim != 3:
+            raise ValueError(f"tokens must be [B, N, D], not {list(x.shape)}.")
+        check_rotation_kind(rotation)
+        check_layout(layout, x.shape[0], x.shape[1])
         if layout.positions is None and not (self.locality is None and self.values is None):
             raise ValueError("a layer with a locality or a value map needs the positions of its tokens in `layout`.")
         # A basis B is folded into the projections, so that the rest rotates planes. A rotation of features stays whole.

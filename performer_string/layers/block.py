@@ -12,6 +12,7 @@ from performer_string.feature_maps.random import check_draw, versions
 from performer_string.layers.attention import SelfAttention
 from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
 from performer_string.position.rotation import Rotation
+from performer_string.utils.validation import check_kind
 
 
 class DropPath(nn.Module):
@@ -93,6 +94,7 @@ class Block(nn.Module):
         dropout: dropout rate within and after the MLP, and after attention.
 
     Raises:
+        TypeError: an attention that is no module.
         ValueError: a ratio that gives an MLP of width 0.
     """
 
@@ -106,6 +108,7 @@ class Block(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
+        check_kind("attention", attention, nn.Module, "SelfAttention(...)")
         hidden = mlp_width(width, mlp_ratio)
         self.norm1, self.norm2 = nn.LayerNorm(width, norm_eps), nn.LayerNorm(width, norm_eps)
         self.attention = attention

@@ -59,7 +59,7 @@ def forward_packed(vit: ViT, images: Sequence[Tensor], positions: object = None,
     return vit.forward_head(padded, patch_mask=mask[:, vit.num_prefix :])
 
 
-def packed_stem(vit: ViT, images: Sequence[Tensor]) -> tuple[Tensor, list[Rotation], TokenLayout]:
+def packed_stem(vit: ViT, images: Sequence[Tensor]) -> tuple[Tensor, list[Rotation | None], TokenLayout]:
     """Return the inputs of the blocks: tokens [1, sum of P + N_i, D], the rotation of each layer, and their layout."""
     check_alike(images)
     for image in images:

@@ -105,14 +105,16 @@ class Placement:
         mask = None if patch_mask is None else F.pad(patch_mask, (self.num_prefix, 0), value=True)
         return TokenLayout(with_prefix(positions, self.num_prefix), regular, self.num_prefix, mask, centre)
 
-    def rotations(self, layout: TokenLayout) -> list[Rotation]:
-        """Return the rotation of each layer of the model; prefix tokens are at the origin."""
+    def rotations(self, layout: TokenLayout) -> list[Rotation | None]:
+        """Return the rotation of each layer, None if the encoding is additive; prefix tokens are at the origin."""
+        if self.encoding.additive:
+            return [None] * len(self.blocks)
         positions = self.in_units(layout.centred_positions())
         if self.config.position_unit == "raster" and self.num_prefix:  # patches count from 1
             lengths = layout.lengths or (positions.shape[-2],)
             places = torch.cat([torch.arange(length, device=positions.device) for length in lengths])
             positions = positions.masked_fill((places < self.num_prefix)[:, None], 0)
-        rotations = self.encoding.by_layer(positions)
+        rotations: list[Rotation | None] = [*self.encoding.by_layer(positions)]
         return (rotations * len(self.blocks) if len(rotations) == 1 else rotations)[: len(self.blocks)]
 
     def in_units(self, positions: Tensor) -> Tensor:

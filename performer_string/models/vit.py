@@ -136,7 +136,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
 
     def stem(
         self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None
-    ) -> tuple[Tensor, list[Rotation], TokenLayout]:
+    ) -> tuple[Tensor, list[Rotation | None], TokenLayout]:
         """Return the inputs of the blocks: tokens [B, P + N, D], each layer's rotation, and the layout of the
         tokens."""
         check_images(images, self.config.in_channels, len(self.patch))
@@ -153,7 +153,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
             return x, self.rotation_cache.get((grid, x.device, x.dtype), lambda: self.rotations(layout)), layout
         return x, self.rotations(layout), layout
 
-    def apply_block(self, block: nn.Module, x: Tensor, rotation: Rotation, layout: TokenLayout) -> Tensor:
+    def apply_block(self, block: nn.Module, x: Tensor, rotation: Rotation | None, layout: TokenLayout) -> Tensor:
         """Return the outputs of a block, which gradient checkpointing computes again in the backward pass."""
         if not (self.grad_checkpointing and torch.is_grad_enabled()):
             return cast(Tensor, block(x, rotation, layout))

@@ -10,6 +10,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from performer_string.bias import RelativeBias
     from performer_string.feature_maps import FeatureMap
+    from performer_string.ops.layout import TokenLayout
     from performer_string.position.rotation import Rotation
 
 
@@ -51,16 +52,28 @@ def check_rotation(rotation: Rotation | None, q: Tensor, k: Tensor) -> None:
         TypeError: a rotation of another kind.
         ValueError: other shapes, or the rotation of an encoding that adds to the tokens.
     """
+    check_rotation_kind(rotation)
+    if rotation is not None:
+        rotation.check(q)
+        rotation.check(k)
+
+
+def check_rotation_kind(rotation: Rotation | None) -> None:
+    """Raise an error unless a rotation is None, or is one and rotates.
+
+    Raises:
+        TypeError: a rotation of another kind.
+        ValueError: the rotation of an encoding that adds to the tokens.
+    """
     if rotation is None:
         return
     if not hasattr(rotation, "rotate"):
+        several = ", one for each layer: pass that of this layer" if isinstance(rotation, list) else ""
         raise TypeError(
-            f"rotation must be a Rotation, as encoding(positions) returns, not a {type(rotation).__name__}."
+            f"rotation must be a Rotation, as encoding(positions) returns, not a {type(rotation).__name__}{several}."
         )
     if (added := getattr(rotation, "added", None)) is not None:
         raise ValueError(f"{added} rotates nothing: it is added to the tokens, x + encoding.embedding(positions).")
-    rotation.check(q)
-    rotation.check(k)
 
 
 def check_mask(kind: str, mask: Tensor | None, batch: int, count: int, name: str | None = None) -> None:
@@ -116,16 +129,60 @@ def check_places(k: Tensor, positions: Tensor | None, num_prefix: int, used: boo
     tokens = k.shape[-2]
     if not 0 <= num_prefix <= tokens:
         raise ValueError(f"num_prefix must lie between 0 and the number of tokens, {tokens}, not {num_prefix}.")
-    if positions is not None and (positions.ndim != 2 or len(positions) != tokens):
+    if positions is not None and (positions.ndim != 2 or positions.shape[0] != tokens):  # not len(), for exports
+        samples = " Samples with positions of their own can be packed, by cu_seqlens." if positions.ndim == 3 else ""
         raise ValueError(
             f"positions must be those of all {tokens} tokens, [N, C], alike for all samples, not "
-            f"{list(positions.shape)}. They are for a locality; encoding(positions) makes a rotation of them."
+            f"{list(positions.shape)}. They are for a locality; encoding(positions) makes a rotation of them.{samples}"
         )
+    if positions is not None:
+        check_precision(positions)
     if not used and (positions is not None or num_prefix):
         given = f"num_prefix={num_prefix}" if positions is None else f"positions {list(positions.shape)}"
         raise ValueError(
             f"{given} would have no effect without a locality: pass locality=build_locality(...), for an encoding "
             f"rotation=encoding(positions), or leave out positions and num_prefix."
+        )
+
+
+def check_layout(layout: TokenLayout, batch: int, tokens: int) -> None:
+    """Raise an error unless a layout is of these tokens.
+
+    Args:
+        layout: layout of the tokens.
+        batch, tokens: numbers B of samples and N of tokens.
+
+    Raises:
+        TypeError: something else than a layout.
+        ValueError: a mask or positions of other samples or tokens, or a number of prefix tokens out of range.
+    """
+    if not hasattr(layout, "num_prefix"):
+        raise TypeError(
+            f"layout must be a TokenLayout, as TokenLayout(positions, mask=mask), not a {type(layout).__name__}."
+        )
+    if layout.mask is not None:
+        check_mask("token", layout.mask, batch, tokens, "the mask of the layout")
+    if layout.positions is None:
+        return
+    shape = layout.positions.shape
+    packed = layout.lengths is not None
+    if len(shape) not in ((2,) if packed else (2, 3)) or shape[-2] != tokens or shape[:-2] not in ((), (1,), (batch,)):
+        form = "[N, C]" if packed else f"[N, C] or [B, N, C] with B = {batch}"
+        raise ValueError(
+            f"positions of a layout must be those of all {tokens} tokens, prefix tokens included, {form}, not "
+            f"{list(shape)}."
+        )
+    if not 0 <= layout.num_prefix <= tokens:
+        raise ValueError(f"num_prefix must lie between 0 and the {tokens} tokens, not {layout.num_prefix}.")
+    check_precision(layout.positions)
+
+
+def check_precision(positions: Tensor) -> None:
+    """Raise a ValueError for positions in 16 bits."""
+    if positions.dtype in (torch.bfloat16, torch.float16):
+        raise ValueError(
+            f"positions in {positions.dtype} are rounded, to whole patches or worse: keep them in float32, in no "
+            f"buffer that .bfloat16() or .half() reaches."
         )
 
 

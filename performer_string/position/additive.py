@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.position.base import Encoding, Sizes
-from performer_string.utils.dtype import angle_dtype, full_precision
+from performer_string.utils.dtype import angle_dtype
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_not_negative, check_positive
 
@@ -136,9 +136,9 @@ class Sinusoidal(Encoding):
     def embedding(self, positions: Tensor) -> Tensor:
         """Return the sines and then the cosines at positions [..., N, C], in patches: [..., N, H d]."""
         n = self.width // (2 * self.coord_dim)
-        positions = full_precision(self.check(positions))
-        r = positions.to(torch.promote_types(positions.dtype, angle_dtype(positions)))
+        dtype = torch.promote_types(self.check(positions).dtype, torch.float32)
+        r = positions.to(torch.promote_types(dtype, angle_dtype(positions)))
         omega = self.base ** (-torch.arange(n, device=r.device, dtype=r.dtype) / n)
         angles = (r[..., None] * omega).flatten(-2)  # [..., N, C n]
-        waves = torch.cat([angles.sin(), angles.cos()], dim=-1).to(positions.dtype)
+        waves = torch.cat([angles.sin(), angles.cos()], dim=-1).to(dtype)
         return nn.functional.pad(waves, (0, self.width - waves.shape[-1]))  # [..., N, H d]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from performer_string.ops.validation import check_precision
 from performer_string.position.rotation import PlaneRotation, Rotation
 from performer_string.utils._compat import values_unavailable
 from performer_string.utils.buffers import ComputedBuffers
@@ -137,17 +138,15 @@ class Encoding(ComputedBuffers):
         """
         if not isinstance(positions, Tensor):
             raise TypeError(f"positions must be a tensor [..., N, C], as of grid_positions, not {type(positions)}.")
+        remedy = "Build it with another coord_dim, or pass positions with one column an axis."
+        if positions.ndim == self.coord_dim == 1:
+            remedy = "Pass positions[:, None]."
         if positions.ndim < 2 or positions.shape[-1] != self.coord_dim:
             raise ValueError(
                 f"{type(self).__name__} was built for positions [..., N, {self.coord_dim}] (coord_dim="
-                f"{self.coord_dim}), not for {list(positions.shape)}. Build it with another coord_dim, or pass "
-                f"positions with one column an axis."
+                f"{self.coord_dim}), not for {list(positions.shape)}. {remedy}"
             )
-        if positions.dtype in (torch.bfloat16, torch.float16):
-            raise ValueError(
-                f"positions in {positions.dtype} are rounded, to whole patches or worse: keep them in float32, in no "
-                f"buffer that .bfloat16() or .half() reaches."
-            )
+        check_precision(positions)
         if not self.training and not values_unavailable():
             self.check_finite()
         return positions

@@ -11,7 +11,7 @@ from performer_string.position.base import Encoding, Sizes, resolve_block_size
 from performer_string.position.block_rotation import BlockRotation, block_diagonal
 from performer_string.position.matrix_exponential import chunked_exponential_of_combination
 from performer_string.position.rotation import Rotation
-from performer_string.utils.dtype import full_precision
+from performer_string.utils.dtype import angle_dtype, full_precision
 from performer_string.utils.registry import choose
 from performer_string.utils.validation import check_not_negative
 
@@ -72,7 +72,8 @@ class LieRE(Encoding):
         """Return the rotation at positions [..., N, C], in patches."""
         self.check(positions)
         skew = self.skew()
-        dtype = torch.promote_types(positions.dtype, skew.dtype)
+        exact = positions if positions.is_floating_point() else positions.to(angle_dtype(positions))
+        dtype = torch.promote_types(exact.dtype, skew.dtype)
         rows = positions.to(dtype).flatten(0, -2)  # [.. N, C]
         blocks = chunked_exponential_of_combination(rows, skew.to(dtype))  # [H, .. N, d / b, b, b]
         blocks = self.tell_layers_apart(blocks, 0)

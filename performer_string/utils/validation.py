@@ -100,6 +100,19 @@ def check_heads(width: int, num_heads: int) -> None:
         raise ValueError(f"the width {width} is not divisible by {num_heads} heads.")
 
 
+def check_kind(name: str, part: object, kind: Any, built_by: str) -> None:
+    """Raise a TypeError unless a part of a layer is of a class, or of one of several.
+
+    Args:
+        name: name of the argument, for the message.
+        part: part of the layer.
+        kind: class, or union of classes.
+        built_by: call that builds such a part, for the message.
+    """
+    if not isinstance(part, kind):
+        raise TypeError(f"{name} must be what {built_by} returns, not {part!r:.60}.")
+
+
 def check_part(name: str, part: object, num_heads: int, width: int | None) -> None:
     """Raise a ValueError for a part of a layer that was built for other heads, or for heads of another width.
 

@@ -77,3 +77,11 @@ def test_positions_and_heads_are_checked():
             attend(q, q, q, locality=one, positions=positions)
         with pytest.raises(TypeError, match="a locality is what build_locality gives, not a str"):
             attend(q, q, q, locality="gaussian", positions=positions)
+
+
+def test_positions_in_16_bits():
+    """Steps of 1 are lost above 256, and the decay was then off by 41 %."""
+    phi, (q, k, v) = build_feature_map("elu", head_dim=8, num_heads=2), torch.randn(3, 1, 2, 300, 8)
+    positions = torch.arange(300.0)[:, None].bfloat16()
+    with pytest.raises(ValueError, match=r"positions in torch.bfloat16 are rounded"):
+        linear_attention(q, k, v, phi, locality=build_locality("gaussian", num_heads=2), positions=positions)

@@ -67,7 +67,9 @@ def test_a_rotation_that_fits(build):
     assert build()(x, rotation).shape == x.shape
 
 
-@pytest.mark.parametrize("build", [multihead, performer], ids=["multihead", "performer"])
+@pytest.mark.parametrize(
+    "build", [multihead, performer, lambda: own("linear", "favor+")], ids=["multihead", "performer", "own"]
+)
 def test_an_encoding_that_is_added_is_no_rotation(build):
     """The layers took it without a word, and the tokens had no positions."""
     added = build_encoding("absolute", head_dim=WIDTH, num_heads=HEADS, grid=(2, 2))

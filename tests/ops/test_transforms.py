@@ -188,3 +188,24 @@ def test_export_for_any_batch(options, monkeypatch):
     exported = torch.export.export(model, (torch.randn(2, 2, 16, 24),), dynamic_shapes=({0: batch},)).module()
     images = torch.randn(5, 2, 16, 24)
     torch.testing.assert_close(exported(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+class Decayed(torch.nn.Module):
+    """Linear attention with a locality, by the function."""
+
+    def __init__(self):
+        super().__init__()
+        self.phi = build_feature_map("elu", head_dim=8, num_heads=2)
+        self.locality = build_locality("gaussian", num_heads=2)
+
+    def forward(self, q, positions):
+        return linear_attention(q, q, q, self.phi, locality=self.locality, positions=positions)
+
+
+def test_export_of_a_locality_for_any_number_of_tokens():
+    """A length taken by len() would fix it."""
+    tokens = torch.export.Dim("tokens", min=2, max=200)
+    model, inputs = Decayed(), (torch.randn(1, 2, 40, 8), torch.rand(40, 2))
+    exported = torch.export.export(model, inputs, dynamic_shapes=({2: tokens}, {0: tokens})).module()
+    q, positions = torch.randn(1, 2, 77, 8), torch.rand(77, 2)
+    torch.testing.assert_close(exported(q, positions), model(q, positions))

@@ -44,3 +44,20 @@ def test_generators_that_do_not_commute_a_million_tokens_out():
     (rotated, gradient), (exact, exact_gradient) = results
     torch.testing.assert_close(rotated, exact, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(gradient, exact_gradient, rtol=0, atol=1e-5 * float(exact_gradient.abs().max()))
+
+
+@pytest.mark.parametrize("name", [*NAMES, "pate-so2", "pate-so3", "pate-so4"])
+def test_integers_beyond_float32_are_exact(name):
+    """Time stamps: float32 has no odd numbers from 2^24 on."""
+    encoding = build_encoding(name, head_dim=24, num_heads=2, coord_dim=1)
+    positions, q = torch.arange(2**24, 2**24 + 8)[:, None], torch.randn(1, 2, 8, 24)
+    expected = encoding(positions.double()).rotate(q)
+    torch.testing.assert_close(encoding(positions).rotate(q), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_sinusoidal_embedding_of_integers_beyond_float32():
+    encoding = build_encoding("sinusoidal", head_dim=16, num_heads=2, coord_dim=1)
+    positions = torch.arange(2**24, 2**24 + 8)[:, None]
+    embedding = encoding.embedding(positions)
+    assert embedding.dtype == torch.float32
+    torch.testing.assert_close(embedding.double(), encoding.embedding(positions.double()), rtol=0, atol=1e-6)
