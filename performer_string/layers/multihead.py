@@ -101,6 +101,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         is_causal: bool = False,
         *,
         rotation: Rotation | None = None,
+        key_rotation: Rotation | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute attention of the queries to the keys.
 
@@ -114,14 +115,17 @@ class MultiheadAttention(nn.MultiheadAttention):
             attn_mask: mask of pairs of tokens, which must be None.
             average_attn_weights: whether to return the mean of the weights over the heads.
             is_causal: whether attention is causal, which must be False.
-            rotation: rotation of queries and keys from an encoding, for self-attention.
+            rotation: rotation of queries and keys from an encoding.
+            key_rotation: rotation of the keys where their positions are not those of the queries, as in cross
+                attention; `rotation` is then that of the queries. Both are of one encoding.
 
         Returns:
             Outputs of the shape of the queries, and the weights [B, N, M] or [B, H, N, M], or None.
 
         Raises:
             TypeError: a mask of the keys that is of integers.
-            ValueError: a mask of pairs of tokens, nested tensors, or a rotation that does not fit or rotates nothing.
+            ValueError: a mask of pairs of tokens, nested tensors, a rotation that does not fit or rotates nothing, or
+                one of the keys alone.
         """
         if any(x.is_nested for x in (query, key, value)):
             raise ValueError(
@@ -137,8 +141,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         batched = query.ndim == 3
         q, k, v = self.project(query, key, value)  # [B, H, N, d], [B, H, M, d] twice
         mask, key_bias = self.key_mask(key_padding_mask if batched else add_batch(key_padding_mask), k)
-        check_rotation(rotation, q, k)
-        q, k = rotate_pair(q, k, rotation)  # extra keys have no position
+        q, k = rotate_both(q, k, rotation, key_rotation)  # extra keys have no position
         k, v, mask, key_bias = self.with_extra_keys(k, v, mask, key_bias)
         layout = TokenLayout(mask=mask)
 
@@ -213,6 +216,25 @@ class MultiheadAttention(nn.MultiheadAttention):
             k, v, count = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1)), count + 1
         mask = None if mask is None else F.pad(mask, (0, count), value=True)
         return k, v, mask, None if key_bias is None else F.pad(key_bias, (0, count))
+
+
+def rotate_both(
+    q: Tensor, k: Tensor, rotation: Rotation | None, key_rotation: Rotation | None
+) -> tuple[Tensor, Tensor]:
+    """Return queries [B, H, N, d] and keys [B, H, M, d], rotated alike, or each by a rotation of its own."""
+    if key_rotation is None:
+        if rotation is not None and q.shape[2] != k.shape[2]:
+            raise ValueError(
+                f"{q.shape[2]} queries and {k.shape[2]} keys have other positions: pass key_rotation=encoding(positions"
+                f" of the keys) as well."
+            )
+        check_rotation(rotation, q, k)
+        return rotate_pair(q, k, rotation)
+    if rotation is None:
+        raise ValueError("key_rotation needs the rotation of the queries beside it: pass rotation=encoding(positions).")
+    check_rotation(rotation, q, q)
+    check_rotation(key_rotation, k, k)
+    return rotation.rotate(q), key_rotation.rotate(k)
 
 
 def add_batch(mask: Tensor | None) -> Tensor | None:

@@ -176,6 +176,38 @@ def test_what_is_refused():
         MultiheadAttention(16, 2, feature_map="favor")
 
 
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+def test_cross_attention_at_two_sets_of_positions(attention):
+    """Scores are q^T R(r_i)^T R(r_j) k, by the matrices of the encoding."""
+    torch.manual_seed(0)
+    layer = MultiheadAttention(16, 2, attention=attention, feature_map="elu", batch_first=True).double()
+    encoding = build_encoding("circulant-string", head_dim=8, num_heads=2).double()
+    nn.init.normal_(next(encoding.parameters()))
+    x, y = torch.randn(3, 5, 16, dtype=torch.float64), torch.randn(3, 7, 16, dtype=torch.float64)
+    at_queries, at_keys = encoding(torch.rand(5, 2).double()), encoding(torch.rand(7, 2).double())
+    out, weights = layer(x, y, y, rotation=at_queries, key_rotation=at_keys, need_weights=True)
+    q, k, v = layer.project(x, y, y)
+    if attention == "softmax":
+        q, k = ((r.matrix() @ each[..., None])[..., 0] for r, each in ((at_queries, q), (at_keys, k)))
+        expected = (q @ k.mT / 8**0.5).softmax(-1)
+    else:  # by features at the rotated vectors, up to the common orthogonal factor
+        expected = linear_weights(*layer.backend.phi.pair(at_queries.rotate(q), at_keys.rotate(k)))
+    torch.testing.assert_close(weights, expected.mean(1))
+    torch.testing.assert_close(out, layer.out_proj((expected @ v).transpose(1, 2).flatten(2)))
+
+
+def test_rotations_of_two_sets_of_positions_that_are_not_both_given():
+    layer, x, y = MultiheadAttention(16, 2, batch_first=True), torch.randn(3, 5, 16), torch.randn(3, 7, 16)
+    encoding = build_encoding("rope", head_dim=8, num_heads=2)
+    at_queries, at_keys = encoding(torch.rand(5, 2)), encoding(torch.rand(7, 2))
+    with pytest.raises(ValueError, match="pass key_rotation="):
+        layer(x, y, y, rotation=at_queries)
+    with pytest.raises(ValueError, match="pass rotation="):
+        layer(x, y, y, key_rotation=at_keys)
+    with pytest.raises(ValueError, match="of 5 positions and not of 7"):
+        layer(x, y, y, rotation=at_queries, key_rotation=at_queries)
+
+
 def test_a_rotation_leaves_the_extra_key_where_it_is():
     """The learned key of `add_bias_kv` has no position, as a prefix token at the origin has none."""
     mine, _ = pair(add_bias_kv=True, batch_first=True)
