@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from train.data.image_checks import check_test_classes, warn_of_validation
 from train.data.images import UnreadableImageError
 from train.data.module import ImageData
+from train.data.ranks import check_ranks, describe
 from train.runs.folder import CHECKPOINTS, LOCK, LOCK_VARIABLE, remove_partial
 
 
@@ -24,6 +25,7 @@ class CheckData(Callback):
         data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
         data.setup(stage)
         if stage == "fit":
+            check_ranks(describe(data))
             check_test_classes(data)  # before the number of classes, which depends on the set
         self.check(data, module)
         if stage == "fit":
