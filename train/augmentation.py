@@ -20,17 +20,22 @@ def build_mixes(config: OptimConfig, num_classes: int) -> list[v2.Transform]:
     return mixes
 
 
-def random_size(images: Tensor, vit: ViT, scale: float) -> Tensor:
+def random_size(images: Tensor, vit: ViT, scale: float, seed: int | None = None) -> Tensor:
     """Return the images of a step, resized by a common factor that is log-uniform in [1 / scale, scale].
 
     Args:
         images: images [B, C, H, W], or videos [B, C, T, H, W], which keep their number of frames.
         vit: the model; the new size is a multiple of its patch size.
         scale: largest factor; 1 for no change.
+        seed: seed of the draw, which all processes share so that none waits for a larger size; none for torch's global
+            generator, which moves on by one number in any case.
     """
     if scale == 1:
         return images
-    factor = scale ** float(torch.empty(()).uniform_(-1, 1))
+    exponent = torch.empty(()).uniform_(-1, 1)
+    if seed is not None:
+        exponent.uniform_(-1, 1, generator=torch.Generator().manual_seed(seed))
+    factor = scale ** float(exponent)
     sides = zip(images.shape[-2:], vit.patch[-2:], strict=True)
     size = [max(1, round(factor * side / patch)) * patch for side, patch in sides]
     return v2.functional.resize(images, size, antialias=True)

@@ -88,6 +88,7 @@ class ImageClassifier(L.LightningModule):
         self.vit, self.optim, self.distillation, self.loss_config = ViT(vit), optim, distillation, loss
         self.class_weights: Tensor | None = None  # set at the start of a training
         self.teacher: Teacher | None = None  # set at the start of a training
+        self.step_seed: int | None = None  # set before each step, the same in all processes
         self.resolutions = resolutions or ["train"]
         self.check_settings()
         # plain values only: a checkpoint loads with weights_only=True
@@ -180,7 +181,7 @@ class ImageClassifier(L.LightningModule):
         return LOSSES[self.loss_config.name](logits, targets, weights, smoothing, self.loss_config)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        images, targets = random_size(batch[0], self.vit, self.optim.image_scale), batch[1]
+        images, targets = random_size(batch[0], self.vit, self.optim.image_scale, self.step_seed), batch[1]
         mixed = targets
         if self.mixes:
             mix = self.mixes[int(torch.randint(len(self.mixes), ()))]

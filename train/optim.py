@@ -33,7 +33,8 @@ class OptimConfig:
             again: less memory for more time.
         redraw_every: number of steps between new draws of random features, 0 for never.
         image_scale: largest factor by which each step resizes its images, log-uniform between the inverse of this and
-            itself, rounded to whole patches; 1 for none. Not for the arrow task, whose cells are patches.
+            itself, rounded to whole patches, the same on all processes; 1 for none. Not for the arrow task, whose
+            cells are patches.
         randomized_positions: relative side of a larger grid, of whose positions the patches get a random increasing
             subset along each axis; 1 for none (arXiv:2305.16843).
         randomized_positions_min: least relative side of that grid, which each step draws uniformly from here to

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from performer_string import ViT, ViTConfig, grid_positions
+from performer_string.utils.seeds import derive_seed
 from train.augmentation import jitter_positions, random_positions, random_size
+from train.callbacks.checkpoints import StepSeed
 from train.module import ImageClassifier
 from train.optim import OptimConfig
 
@@ -124,6 +127,25 @@ def test_sizes_change_by_seed_in_training_only():
     assert recorded[0] == recorded[1]
     assert len(set(recorded[1:4])) > 1
     assert recorded[4] == 60
+
+
+def test_all_ranks_draw_one_size_and_mixes_of_their_own():
+    """The size is that of one process, which draws it first from the generator of its step."""
+    model = ImageClassifier(ViTConfig(**{**VIT, "positions": "interpolate"}), OptimConfig(image_scale=3, mixup=0.5))
+    model.log, sizes, mixed = (lambda *args, **kwargs: None), [], []
+    model.vit.register_forward_pre_hook(lambda module, args: sizes.append(args[0].shape[-1]))
+    model.training_loss = lambda logits, targets: mixed.append(targets[0, 0].item()) or logits.sum()
+    batch, alone = (torch.rand(2, 1, 60, 60), torch.tensor([0, 1])), []
+    for step in range(8):
+        for rank in (0, 1):
+            place = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=step))
+            StepSeed(7).on_train_batch_start(SimpleNamespace(fit_loop=place, global_rank=rank), model, batch, 0)
+            model.training_step(batch, 0)
+        torch.manual_seed(derive_seed(7, "step", step, 0))
+        alone.append(random_size(batch[0], model.vit, 3).shape[-1])
+    assert sizes[::2] == sizes[1::2] == alone
+    assert len(set(alone)) > 2
+    assert len(set(mixed)) == 16
 
 
 def test_scale_of_one_keeps_images():

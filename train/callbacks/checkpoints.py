@@ -146,7 +146,7 @@ class StepSeed(Callback):
     """Seed torch, numpy and Python at each step by (seed, step, rank), for mixup or stochastic depth.
 
     The order of the data and the random features have such seeds too. So a resumed run ends with the same weights as an
-    uninterrupted one, without a saved random state.
+    uninterrupted one, without a saved random state. The model gets the seed of rank 0 for what all ranks share.
     """
 
     def __init__(self, seed: int):
@@ -154,6 +154,7 @@ class StepSeed(Callback):
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         step = trainer.fit_loop.epoch_loop.total_batch_idx
+        module.step_seed = derive_seed(self.seed, "step", step, 0)  # type: ignore[assignment]
         seed = derive_seed(self.seed, "step", step, trainer.global_rank)
         torch.manual_seed(seed)
         seed_others(seed)
