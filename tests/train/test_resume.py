@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.runs import assert_same_weights, fit, killed, metrics, validations
+from tests.helpers.runs import assert_same_weights, fails, fit, killed, metrics, validations
 from tests.helpers.training import last
 from train import cli
 from train.callbacks.checkpoints import AtomicCheckpoints
@@ -141,6 +142,24 @@ def test_resume_of_a_run_that_early_stopping_ended(config, tmp_path, how, caplog
     assert metrics(run)["step"] == step
     cli.run(["resume", str(run), "--trainer.max_epochs", "5", "--trainer.callbacks", "null"])
     assert metrics(run)["step"] == 50
+
+
+def test_checkpoint_within_a_step_is_refused(config, tmp_path, capsys):
+    """That of a validation between batches whose gradients are accumulated, before there is a last.ckpt."""
+    run, options = tmp_path / "run", ["--trainer.accumulate_grad_batches", "2", "--trainer.val_check_interval", "3"]
+    with killed("on_train_batch_start", lambda trainer: trainer.fit_loop.batch_idx == 4):
+        fit(config, run, *options, "--checkpoint_every", "0")
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["best.ckpt"]
+    message = fails(["resume", str(run)], capsys)
+    assert "best.ckpt cannot be resumed: a validation between two batches of a step saved it" in message
+
+
+def test_checkpoint_of_weights_alone_is_refused(config, tmp_path, capsys):
+    run, own = tmp_path / "run", {"class_path": "ModelCheckpoint", "init_args": {"save_weights_only": True}}
+    fit(config, run, "--trainer.max_epochs", "1", "--trainer.callbacks", json.dumps(own))
+    (path,) = (path for path in (run / "checkpoints").iterdir() if path.name not in ("best.ckpt", "last.ckpt"))
+    command = ["fit", "--config", str(run / "config.yaml"), "--ckpt_path", str(path)]
+    assert "cannot be resumed: it holds weights alone" in fails(command, capsys)
 
 
 @pytest.mark.parametrize("every", [["0.4"], ["7", "--trainer.check_val_every_n_epoch", "null"]], ids=str)

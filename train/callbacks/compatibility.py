@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import lightning as L
 from lightning.pytorch import callbacks as lightning_callbacks
-from lightning.pytorch.callbacks import Callback, WeightAveraging
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, WeightAveraging
+
+from train.runs.folder import BEST, LAST, run_of
 
 REFUSED = {
     "BatchSizeFinder": "chooses another batch size on each machine: give --data.batch_size",
@@ -29,6 +32,19 @@ def check_callbacks(callbacks: Iterable[Callback], ema: float) -> None:
                 raise ValueError(f"{name} {reason}.")
         if ema and isinstance(callback, WeightAveraging):
             raise ValueError(f"--ema {ema} and {name} both average the weights: give one of them.")
+        if isinstance(callback, ModelCheckpoint):
+            check_names(callback)
+
+
+def check_names(callback: ModelCheckpoint) -> None:
+    """Raise a ValueError for checkpoints with the names of those that a run is resumed from."""
+    folder = callback.dirpath
+    names = [LAST] * bool(callback.save_last) + [f"{callback.filename}.ckpt"]
+    if (folder is None or run_of(Path(folder) / LAST)) and (taken := {LAST, BEST} & {*names}):
+        raise ValueError(
+            f"ModelCheckpoint would write {taken.pop()}, as each run does by itself, and resume goes on from it. Leave "
+            f"out save_last, and take another filename, or give it a dirpath outside of checkpoints."
+        )
 
 
 def check_strategy(strategy: Any) -> None:

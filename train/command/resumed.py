@@ -104,6 +104,25 @@ def of_trainer(run: Path | None, config: Any) -> Iterator[Change]:
         yield Change("ema", saved["ema"], config.ema)
 
 
+def check_complete(path: str | Path, content: Mapping[str, Any], accumulated: int) -> None:
+    """Raise a CheckpointError for a checkpoint that lacks a part of the state that a training goes on with.
+
+    Args:
+        path: path of the checkpoint.
+        content: content of the checkpoint.
+        accumulated: number of batches whose gradients make a step.
+    """
+    lacks = "" if content.get("optimizer_states") else "it holds weights alone"
+    progress = content.get("loops", {}).get("fit_loop", {}).get("epoch_loop.batch_progress")
+    if progress and progress["current"]["ready"] % accumulated and not progress["is_last_batch"]:
+        lacks = f"a validation between two batches of a step saved it, without the gradients so far ({accumulated=})"
+    if lacks:
+        raise CheckpointError(
+            f"{path} cannot be resumed: {lacks}. Begin the run again in a new folder, by fit, or one that starts from "
+            f"its weights, by --init_from."
+        )
+
+
 def check_same_training(path: str | Path, content: Mapping[str, Any], cli: Any) -> None:
     """Check that a run is resumed as the training that it was.
 
@@ -113,7 +132,8 @@ def check_same_training(path: str | Path, content: Mapping[str, Any], cli: Any) 
         cli: `TrainingCLI` with its model, data, trainer and configuration.
 
     Raises:
-        CheckpointError: with all settings that make another training, and the command of such a one.
+        CheckpointError: with all settings that make another training, and the command of such a one; or a checkpoint
+            from which none can go on exactly.
     """
     run = run_of(Path(path))
     found = [
@@ -122,6 +142,7 @@ def check_same_training(path: str | Path, content: Mapping[str, Any], cli: Any) 
         *of_trainer(run, cli.config[cli.subcommand]),
     ]
     if not found:
+        check_complete(path, content, cli.trainer.accumulate_grad_batches)
         return
     found.sort(key=lambda each: each.name)
     lines = [difference(each.name, each.before, each.asked) for each in found]

@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import (
     Callback,
     EMAWeightAveraging,
     LearningRateFinder,
+    ModelCheckpoint,
     ModelPruning,
     SpikeDetection,
 )
@@ -52,6 +53,15 @@ def test_two_averages_are_refused():
     check_callbacks([EMAWeightAveraging()], ema=0.0)
     with pytest.raises(ValueError, match="both average the weights"):
         check_callbacks([EMAWeightAveraging()], ema=0.9)
+
+
+@pytest.mark.parametrize("options", [{"save_last": True}, {"filename": "best"}, {"filename": "last"}], ids=str)
+def test_names_of_a_runs_own_checkpoints_are_refused(options, tmp_path):
+    """A file last.ckpt of weights alone, or of amid a step, could not be resumed."""
+    for folder in (None, tmp_path / "checkpoints"):
+        with pytest.raises(ValueError, match="resume goes on from it"):
+            check_callbacks([ModelCheckpoint(folder, **options)], ema=0.0)
+    check_callbacks([ModelCheckpoint(tmp_path / "own", **options), ModelCheckpoint(filename="{epoch}")], ema=0.0)
 
 
 def test_strategies_of_copied_processes_are_refused(config, capsys, tmp_path):
