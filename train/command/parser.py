@@ -21,7 +21,7 @@ from train.command.recipe import nearest_field
 LINKED = {"data.seed", "model.vit.seed"}  # fields that are set by another field
 
 
-# Serialises the device of StochasticWeightAveraging in config.yaml as text that can be parsed again.
+# Serialises a device, as of WeightAveraging, in config.yaml as text that can be parsed again.
 register_type(torch.device, deserializer_exceptions=(ValueError, TypeError, RuntimeError))
 # The same for names such as the interval of Timer, which are enumerations in Lightning.
 yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, name: dumper.represent_str(str(name.value)))

@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
     ModelPruning,
     SpikeDetection,
+    StochasticWeightAveraging,
 )
 
 from tests.helpers.runs import assert_same_weights, fails, fit, stop_in
@@ -22,7 +23,7 @@ from train.callbacks.compatibility import REFUSED, check_callbacks, check_strate
 # Of those without a state that a training depends on, and those that are tested below (one of each average), in
 # test_stopping.py or in test_resume.py.
 EXACT = {"EarlyStopping", "EMAWeightAveraging", "GradientAccumulationScheduler", "ModelCheckpoint", "Timer"}
-EXACT |= {"StochasticWeightAveraging", "WeightAveraging"}
+EXACT |= {"WeightAveraging"}
 HARMLESS = {"BasePredictionWriter", "Callback", "Checkpoint", "DeviceStatsMonitor", "LambdaCallback", "ModelSummary"}
 HARMLESS |= {"LearningRateMonitor", "OnExceptionCheckpoint", "ProgressBar", "RichModelSummary", "RichProgressBar"}
 HARMLESS |= {"TQDMProgressBar", "ThroughputMonitor"}
@@ -41,6 +42,7 @@ def test_every_callback_of_lightning_is_accounted_for():
         type("FineTuningFinder", (LearningRateFinder,), {})(),
         ModelPruning("l1_unstructured"),
         SpikeDetection(),
+        StochasticWeightAveraging(0.01),
     ],
     ids=lambda callback: type(callback).__name__,
 )
@@ -81,7 +83,6 @@ def test_strategies_of_copied_processes_are_refused(config, capsys, tmp_path):
     [
         (["GradientAccumulationScheduler", "--trainer.callbacks.scheduling", "{0: 2, 1: 4}"], 13),
         (["EMAWeightAveraging", "--trainer.callbacks.decay", "0.8", "--ema", "0"], 12),
-        (["StochasticWeightAveraging", "--trainer.callbacks.swa_lrs", "0.01", "--ema", "0"], 22),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
