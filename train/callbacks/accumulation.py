@@ -1,9 +1,9 @@
-"""Gradient accumulation: correct scale of a shorter last window, and the right schedule in resumed epochs."""
+"""Gradient accumulation: correct scale of a shorter last window."""
 
 from __future__ import annotations
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler
+from lightning.pytorch.callbacks import Callback
 from torch.optim import Optimizer
 
 
@@ -20,12 +20,3 @@ class LastWindow(Callback):
         for weight in module.parameters():
             if weight.grad is not None:
                 weight.grad.mul_(trainer.accumulate_grad_batches / batches)
-
-
-class KeepAccumulation(Callback):
-    """Apply `GradientAccumulationScheduler` in a resumed epoch, where Lightning does not."""
-
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, GradientAccumulationScheduler):
-                trainer.accumulate_grad_batches = callback.get_accumulate_grad_batches(trainer.current_epoch)

@@ -16,6 +16,8 @@ REFUSED = {
     "BatchSizeFinder": "chooses another batch size on each machine: give --data.batch_size",
     "LearningRateFinder": "changes the learning rate during training: take LearningRateFinder itself, whose test comes "
     "before it",
+    "GradientAccumulationScheduler": "changes the number of steps, which the cosine of the learning rate goes by: give "
+    "--trainer.accumulate_grad_batches",
     "ModelPruning": "changes weights in a way that checkpoints do not hold",
     "BaseFinetuning": "adds weights that the schedule does not know: freeze weights in a class of your own",
     "StochasticWeightAveraging": "averages and schedules otherwise after a resume: take --ema",

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback, ProgressBar
 
-from train.callbacks.accumulation import KeepAccumulation, LastWindow
+from train.callbacks.accumulation import LastWindow
 from train.callbacks.average import WarmAverage
 from train.callbacks.checkpoints import LastCheckpoint, MovableCheckpoint, StepSeed, WholeEpochs
 from train.callbacks.checks import CheckData, LockRun, ShowTraceback
@@ -79,7 +79,7 @@ def saving_callbacks(config: Any, asked: Mapping[str, Any], plugins: list[Any], 
     """
     folder, warning = Path(config.run_dir) / CHECKPOINTS, slurm.requeue_signal(plugins)
     if asked["enable_checkpointing"] is False:
-        return [KeepAccumulation(), CleanStop(folder, program, warning)]
+        return [CleanStop(folder, program, warning)]
     best = MovableCheckpoint(folder, "val/miou" if config.model.vit.head == "dense" else "val/accuracy")
     last = LastCheckpoint(folder, config.checkpoint_every)
-    return [KeepAccumulation(), best, last, StopAfterCheckpoints(folder, program, warning)]
+    return [best, last, StopAfterCheckpoints(folder, program, warning)]

@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     Callback,
     EMAWeightAveraging,
+    GradientAccumulationScheduler,
     LearningRateFinder,
     ModelCheckpoint,
     ModelPruning,
@@ -20,10 +21,9 @@ from tests.helpers.runs import assert_same_weights, fails, fit, stop_in
 from train import cli
 from train.callbacks.compatibility import REFUSED, check_callbacks, check_strategy
 
-# Of those without a state that a training depends on, and those that are tested below (one of each average), in
+# Of those without a state that a training depends on, and those that are tested below (one of the averages), in
 # test_stopping.py or in test_resume.py.
-EXACT = {"EarlyStopping", "EMAWeightAveraging", "GradientAccumulationScheduler", "ModelCheckpoint", "Timer"}
-EXACT |= {"WeightAveraging"}
+EXACT = {"EarlyStopping", "EMAWeightAveraging", "ModelCheckpoint", "Timer", "WeightAveraging"}
 HARMLESS = {"BasePredictionWriter", "Callback", "Checkpoint", "DeviceStatsMonitor", "LambdaCallback", "ModelSummary"}
 HARMLESS |= {"LearningRateMonitor", "OnExceptionCheckpoint", "ProgressBar", "RichModelSummary", "RichProgressBar"}
 HARMLESS |= {"TQDMProgressBar", "ThroughputMonitor"}
@@ -39,6 +39,7 @@ def test_every_callback_of_lightning_is_accounted_for():
     [
         BackboneFinetuning(),
         BatchSizeFinder(),
+        GradientAccumulationScheduler({0: 2, 1: 4}),
         type("FineTuningFinder", (LearningRateFinder,), {})(),
         ModelPruning("l1_unstructured"),
         SpikeDetection(),
@@ -78,18 +79,11 @@ def test_strategies_of_copied_processes_are_refused(config, capsys, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "batch"),
-    [
-        (["GradientAccumulationScheduler", "--trainer.callbacks.scheduling", "{0: 2, 1: 4}"], 13),
-        (["EMAWeightAveraging", "--trainer.callbacks.decay", "0.8", "--ema", "0"], 12),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)
-def test_resumed_run_is_that_of_one_left_alone(config, tmp_path, monkeypatch, options, batch):
-    arguments = ["--trainer.callbacks", *options, "--trainer.logger", "false", "--data.resolutions", "[]"]
+def test_resumed_run_is_that_of_one_left_alone(config, tmp_path, monkeypatch):
+    arguments = ["--trainer.callbacks", "EMAWeightAveraging", "--trainer.callbacks.decay", "0.8", "--ema", "0"]
+    arguments += ["--trainer.logger", "false", "--data.resolutions", "[]"]
     fit(config, tmp_path / "one", *arguments)
-    stop_in(monkeypatch, batch)
+    stop_in(monkeypatch, 12)
     with pytest.raises(SystemExit):
         fit(config, tmp_path / "two", *arguments)
     monkeypatch.undo()
