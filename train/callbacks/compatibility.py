@@ -35,6 +35,8 @@ def check_callbacks(callbacks: Iterable[Callback], ema: float) -> None:
                 raise ValueError(f"{name} {reason}.")
         if ema and isinstance(callback, WeightAveraging):
             raise ValueError(f"--ema {ema} and {name} both average the weights: give one of them.")
+        if (monitor := getattr(callback, "monitor", None)) and str(monitor).startswith("test/"):
+            raise ValueError(f"{name} must not choose by test images ({monitor}): take a metric of val/.")
         if isinstance(callback, ModelCheckpoint):
             check_names(callback)
 

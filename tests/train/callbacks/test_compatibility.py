@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
     Callback,
+    EarlyStopping,
     EMAWeightAveraging,
     GradientAccumulationScheduler,
     LearningRateFinder,
@@ -56,6 +57,13 @@ def test_two_averages_are_refused():
     check_callbacks([EMAWeightAveraging()], ema=0.0)
     with pytest.raises(ValueError, match="both average the weights"):
         check_callbacks([EMAWeightAveraging()], ema=0.9)
+
+
+@pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint])
+def test_choice_by_test_images_is_refused(kind):
+    check_callbacks([kind(monitor="val/accuracy")], ema=0.0)
+    with pytest.raises(ValueError, match=r"must not choose by test images \(test/accuracy\)"):
+        check_callbacks([kind(monitor="test/accuracy")], ema=0.0)
 
 
 @pytest.mark.parametrize("options", [{"save_last": True}, {"filename": "best"}, {"filename": "last"}], ids=str)
