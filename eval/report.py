@@ -34,12 +34,17 @@ FORMER_COLUMNS = {  # columns of CSV files that were written before they were re
 }
 
 
+def command_line(arguments: Sequence[str]) -> str:
+    """Return the line of a result's header that names its command."""
+    return f"command: python -m eval {shlex.join(arguments)}"
+
+
 def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
     """Return the command, machine, versions and code revision of a result, one line each."""
     from train.runs.environment import code, machine, versions  # these need torch, but reading results does not
 
     return [
-        f"command: python -m eval {shlex.join(arguments)}",
+        command_line(arguments),
         f"device: {machine(device)}; {versions()}",
         f"code: {code()}",
     ]

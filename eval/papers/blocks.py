@@ -12,13 +12,15 @@ from eval.report import Row, unique
 
 OUTSIDE = "not in this budget"
 NO_BUDGET = "no budget of this table has them"
+SPLITS = {"test": "test", "val": "validation"}
 TIMES = ("ms-per-batch", "ms-per-image")
 WIDEST = 9  # most columns of figures side by side; a wider table continues below
 
 
-def heading(table: TableFile, budget_name: str, budget: Budget) -> str:
-    """Return the title with the budget."""
-    return f"{table.title} ({budget_name} budget{f': {budget.says}' if budget.says else ''})"
+def heading(table: TableFile, budget_name: str, budget: Budget, split: str = "test") -> str:
+    """Return the title with the budget, and with the split where it is not `test`."""
+    words = f"{budget_name} budget{f': {budget.says}' if budget.says else ''}"
+    return f"{table.title} ({words})" if split == "test" else f"{table.title} ({words}; {SPLITS[split]} images)"
 
 
 def label_of(table: TableFile, axis: str, name: str) -> str:
@@ -84,7 +86,9 @@ def blocks(table: TableFile, records: Sequence[Row]) -> list[list[dict[str, Any]
     return result
 
 
-def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: str, device: str) -> list[str]:
+def notes(
+    table: TableFile, budget_name: str, records: Sequence[Row], command: str, device: str, split: str = "test"
+) -> list[str]:
     """Return the notes below a table: differences to the source, intervals, and missing cells with their command.
 
     Args:
@@ -93,6 +97,7 @@ def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: s
         records: records of all cells.
         command: command that makes the table, without its budget.
         device: name of the device on which the table was measured.
+        split: split of the images, `test` or `val`.
     """
     lines = [f"Source: {table.source}."] if table.source else []
     if any(record["published"] for record in records):
@@ -107,7 +112,7 @@ def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: s
     if seeds and measures & {"accuracy", "loss", "relative-drop", "difference"}:
         images = max((int(record["images"]) for record in records if record["images"] != ""), default=0)
         views = table.budget(budget_name).views
-        of = f"{images} test images" if views == "1x1" else f"{images} test videos, each by the mean of {views} views"
+        of = f"{images} {SPLITS[split]} {'images' if views == '1x1' else f'videos, each by the mean of {views} views'}"
         over = f"{of} and {seeds} seeds" if seeds > 1 else f"{of}; one seed, so nothing on the spread of training runs"
         lines.append(f"Intervals: 95 %, bootstrap (B = 1000) over {over}.")
     lines += note_on_tests(table, records)

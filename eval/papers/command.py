@@ -1,8 +1,9 @@
 """Reproduce a table of a paper: train and measure what is missing, and print it beside the published figures.
 
 `python -m eval table --list` lists all tables. NAME is one of them, or a YAML file of your own. The runs are written to
-OUT/NAME/BUDGET, and the table to OUT/NAME: BUDGET.csv, BUDGET.md, BUDGET.tex and BUDGET.png. The command can be stopped
-and started again: finished runs are skipped, incomplete ones resumed, and measurements are kept.
+OUT/NAME/BUDGET, and the table to OUT/NAME: BUDGET.csv, BUDGET.md, BUDGET.tex and BUDGET.png, with `--split val`
+BUDGET.val.csv and so on. The command can be stopped and started again: finished runs are skipped, incomplete ones
+resumed, and measurements are kept.
 """
 
 from __future__ import annotations
@@ -49,9 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command_of(table: TableFile, options: argparse.Namespace) -> str:
     """Return the command that makes a table, without its budget."""
+    from eval.papers.table_head import image_options
+
     words = ["python", "-m", "eval", "table", options.name or table.name]
     words += ["--data", str(options.data)] if options.data else []
     words += ["--imports", *options.imports] if options.imports else []
+    words += image_options(options)
     words += ["--out", str(options.out)] if options.out else []
     return shlex.join(words)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from eval.evaluations import EVALUATIONS
 from eval.papers.blocks import heading
 from eval.papers.group import Group
-from eval.papers.table_head import lines_of
+from eval.papers.table_head import image_options, lines_of, stem_of
 from eval.papers.table_spec import TableFile
+from eval.report import command_line, is_of_command
 from eval.run import add_options, run
 from performer_string.utils.files import write_aside
 from train.runs.folder import CHECKPOINTS, LAST
@@ -25,7 +26,7 @@ def arguments_of(
     Raises:
         ValueError: an evaluation that needs trained models, of which there are none.
     """
-    arguments = [table.evaluation, *table.budget(budget).arguments, "--out", str(folder)]
+    arguments = [table.evaluation, *table.budget(budget).arguments, "--out", str(folder), *image_options(options)]
     if not EVALUATIONS[table.evaluation].load().on_cpu:
         arguments += ["--device", options.device]
     if table.rows:
@@ -49,11 +50,12 @@ def arguments_of(
 def run_evaluation(
     table: TableFile, budget: str, groups: Sequence[Group], folder: Path, options: argparse.Namespace
 ) -> None:
-    """Run the evaluation, or print its earlier results with the same arguments; its files are BUDGET.*."""
+    """Run the evaluation, or print its earlier results with the same arguments; its files are named by `stem_of`."""
     arguments = arguments_of(table, budget, groups, folder, options)
-    title = heading(table, budget, table.budget(budget))
-    kept = folder / f"{budget}.md"
-    if options.no_train and kept.is_file():
+    title = heading(table, budget, table.budget(budget), options.split)
+    kept = folder / f"{stem_of(options)}.md"
+    words = ["table", options.name, "--budget", budget, *image_options(options)]
+    if options.no_train and kept.is_file() and is_of_command(kept.with_suffix(".csv"), [command_line(words)]):
         print(kept.read_text(encoding="utf-8"))
         return
     print(f"{title}\n", flush=True)
@@ -61,7 +63,7 @@ def run_evaluation(
     parser.set_defaults(command=table.evaluation)
     add_options(parser, EVALUATIONS[table.evaluation].load())
     parsed = parser.parse_args([*arguments[1:], "--table", "markdown", "latex"])
-    status = run(parsed, ["table", options.name, "--budget", budget], budget, lines_of(table, options.name))
+    status = run(parsed, words, stem_of(options), lines_of(table, options.name))
     with write_aside(kept) as partial:
         note = f"\n- What differs: {table.differs}\n" if table.differs else ""
         rows = kept.read_text(encoding="utf-8")

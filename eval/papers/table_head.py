@@ -5,6 +5,7 @@ Tables of the project are found by their names. The file of a user's table may b
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,17 @@ from eval.papers.table_spec import DataSpec, RowSpec, TableFile
 
 PREFIX = "table: "
 DRAWN = ("measure", "x")  # options of a column that its figure needs
+
+
+def image_options(options: argparse.Namespace) -> list[str]:
+    """Return the options of a command line that choose other images than those of the budget."""
+    split = ["--split", options.split] if options.split != "test" else []
+    return split + (["--images", str(options.images)] if options.images is not None else [])
+
+
+def stem_of(options: argparse.Namespace) -> str:
+    """Return the name of a table's files: BUDGET, or BUDGET.val, so that both stand beside each other."""
+    return options.budget if options.split == "test" else f"{options.budget}.{options.split}"
 
 
 def lines_of(table: TableFile, name: str) -> list[str]:

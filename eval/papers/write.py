@@ -13,7 +13,7 @@ from eval.papers.blocks import blocks, heading, notes
 from eval.papers.group import Group
 from eval.papers.records import all_records, correct_tests
 from eval.papers.results import Results, by_key
-from eval.papers.table_head import lines_of
+from eval.papers.table_head import image_options, lines_of, stem_of
 from eval.papers.table_spec import TableFile
 from eval.plotting.style import save_plot
 from eval.report import Row, environment, write_csv
@@ -88,16 +88,18 @@ def show_table(
 
     check_writable("--out", folder)
     budget = table.budget(options.budget)
-    title = heading(table, options.budget, budget)
-    arguments = ["table", options.name, "--budget", options.budget, *(["--data", "DIR"] if options.data else [])]
+    title = heading(table, options.budget, budget, options.split)
+    arguments = ["table", options.name, "--budget", options.budget, *image_options(options)]
+    arguments += ["--data", "DIR"] if options.data else []
     environment_lines = environment(arguments, device)
-    below = notes(table, options.budget, records, command, environment_lines[1].removeprefix("device: "))
+    measured_on = environment_lines[1].removeprefix("device: ")
+    below = notes(table, options.budget, records, command, measured_on, options.split)
     below += [f"Trained on: {line}." for line in trained]
     parts = blocks(table, records)
     text = "\n\n".join(as_text(part) for part in parts)
     lines = "\n".join(f"- {line}" for line in below)
     print(f"{title}\n\n{text}\n\n" + "\n".join(below))
-    csv = folder / f"{options.budget}.csv"
+    csv = folder / f"{stem_of(options)}.csv"
     head = [
         *environment_lines,
         *lines_of(table, options.name),

@@ -6,13 +6,17 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from eval.papers import write
 from eval.papers.blocks import OUTSIDE, missing_cells, note_on_tests, notes
+from eval.papers.command import command_of
 from eval.papers.records import MEASURED, NOT_RUN, cell_of, correct_tests
+from eval.papers.report_command import parts_of
+from eval.papers.run_evaluation import arguments_of, run_evaluation
 from eval.papers.table_spec import Budget, DataSpec, RowSpec, TableFile
-from eval.papers.write import devices_of
+from eval.papers.write import devices_of, show_table
 from train.data.sizes import Views
 
 
@@ -60,6 +64,46 @@ def test_videos_are_tested_by_the_views_of_the_budget(tmp_path, monkeypatch):
     said = {name: "\n".join(notes(table, name, records, COMMAND, "cpu")) for name in budgets}
     assert "over 40 test images; one seed" in said["cpu"]
     assert "over 40 test videos, each by the mean of 5x3 views; one seed" in said["full"]
+
+
+def test_a_table_of_validation_images_says_so_and_stands_beside_that_of_test_images(tmp_path, capsys):
+    table = table_of_budgets()
+    value = {"value": 50.0, "low": 40.0, "high": 60.0, "images": 40, "seeds": 1, "text": ""}
+    both = [outside("here", "a", state=MEASURED, why="", **value), outside("here", "b", published="2")]
+    shown = {"name": "mine", "budget": "cpu", "data": None, "imports": [], "out": tmp_path, "title": None}
+    shown |= {"intervals": None, "width": None, "format": ["png"]}
+    for split, images in (("test", None), ("val", 40)):
+        options = SimpleNamespace(**shown, split=split, images=images)
+        command = command_of(table, options)
+        show_table(table, both, [], tmp_path / "mine", options, torch.device("cpu"), command, [])
+    names = [f"cpu{kind}.{ending}" for kind in ("", ".val") for ending in ("csv", "md", "png", "tex")]
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == names
+    test, val = ((tmp_path / "mine" / f"cpu{kind}.csv").read_text() for kind in ("", ".val"))
+    assert "# command: python -m eval table mine --budget cpu\n" in test
+    assert "# command: python -m eval table mine --budget cpu --split val --images 40\n" in val
+    assert "title: Mine (cpu budget)" in test
+    assert "title: Mine (cpu budget; validation images)" in val
+    assert "over 40 test images" in test
+    assert "over 40 validation images" in val
+    assert f"not in this budget): {COMMAND} --split val --images 40 --out {tmp_path} --budget gpu" in val
+    titles = [part.title for part in parts_of(tmp_path)]  # of the page of `eval report`
+    assert titles == ["Mine (cpu budget)", "Mine (cpu budget; validation images)"]
+
+
+def test_a_table_made_by_an_evaluation_passes_its_images_on(tmp_path, capsys):
+    """An evaluation that has no such option refuses it, and does not measure others."""
+    table = TableFile(Path("mine.yaml"), "mine", "Mine", evaluation="resolution", budgets={"cpu": Budget()})
+    shown = {"name": "mine", "budget": "cpu", "device": "cpu", "split": "val", "images": 12, "no_train": True}
+    options = SimpleNamespace(**shown, width=None, title=None, intervals=None, format=["png"])
+    arguments = arguments_of(table, "cpu", [], tmp_path, options)
+    assert "--split val --images 12" in " ".join(arguments)
+    table.evaluation = "latency"
+    (tmp_path / "cpu.md").write_text("of other images")
+    with pytest.raises(SystemExit):
+        run_evaluation(table, "cpu", [], tmp_path, options)
+    shown = capsys.readouterr()
+    assert "of other images" not in shown.out
+    assert "--split val" in shown.err
 
 
 COMMAND = "python -m eval table mine"
