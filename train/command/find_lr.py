@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import isfinite, nan
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -17,20 +17,23 @@ from train.data.module import ImageData
 
 RANGE = {"min_lr": 1e-6, "max_lr": 1.0, "num_training_steps": 100}  # options of --find_lr
 SMOOTHING = 0.98  # decay of Lightning's running mean of the losses
-SKIPPED = 10  # number of first losses without a reliable mean
+WINDOWS = 10  # number of means over all steps
+CLEAR = 5  # fall of the mean loss that counts as one, in standard deviations of a mean
 ROWS = 10  # number of rows of the printed curve
 FINDER = ("lightning", "LearningRateFinder")  # package and class
 WITHOUT_MEANING = {"update_attr": True, "attr_name": ""}  # options of the callback, with their defaults
-NO_RATE = "No rate found, of too few steps or losses that never fall. Give more images, a smaller batch or more steps."
+NO_RATE = (
+    "No rate found: too few steps, or the loss did not clearly fall. Give more steps, a larger batch or more images."
+)
 
 
 class RangeTest(NamedTuple):
     """Result of a range test.
 
     Attributes:
-        rates: tested learning rates in ascending order.
-        losses: smoothed losses at these rates.
-        suggestion: rate at which the loss falls fastest; None where there are too few losses.
+        rates: centres of the means, tested learning rates in ascending order.
+        losses: mean losses around these rates.
+        suggestion: rate at which the loss falls fastest; None where it does not clearly fall.
     """
 
     rates: list[float]
@@ -50,7 +53,7 @@ def range_test(
 ) -> RangeTest:
     """Train a copy of a model for a few steps at growing learning rates (range test, Smith, arXiv:1506.01186).
 
-    The rate at which the loss falls fastest is a starting point. The best rate for a few steps from the initial weights
+    The suggested rate is a starting point. The best rate for a few steps from the initial weights
     need not be the best for a training run.
 
     Args:
@@ -72,32 +75,47 @@ def range_test(
         )  # fmt: skip
         finder = Tuner(trainer).lr_find(copy.deepcopy(module), datamodule=data, update_attr=False, **options)
     assert finder is not None
-    rates, losses = finder.results["lr"], unbiased(finder.results["loss"])
-    return RangeTest(rates, losses, steepest(rates, losses))
+    return suggest(finder.results["lr"], unsmoothed(finder.results["loss"]))
 
 
-def unbiased(losses: Sequence[float]) -> list[float]:
-    """Return Lightning's smoothed losses with the bias correction fixed.
+def unsmoothed(losses: Sequence[float]) -> list[float]:
+    """Return the losses of single steps from Lightning's running means.
 
-    Lightning divides the sum of n losses with weights (1 - b) b^i by 1 - b^(n + 1), but the weights sum to 1 - b^n. So
-    the first loss is halved, and the curve rises for some fifty steps.
+    Lightning divides the sum of n losses with weights (1 - b) b^i by 1 - b^(n + 1). Its mean lags behind by some fifty
+    steps, so that it still falls at rates at which the loss rises. A loss that is not finite gives NaN.
     """
-    return [
-        loss * (1 - SMOOTHING ** (count + 1)) / (1 - SMOOTHING**count) for count, loss in enumerate(losses, start=1)
-    ]
+    singles, last = [], 0.0
+    for count, loss in enumerate(losses, start=1):
+        total = loss * (1 - SMOOTHING ** (count + 1))
+        singles.append((total - SMOOTHING * last) / (1 - SMOOTHING) if isfinite(loss) else nan)
+        last = total if isfinite(loss) else last
+    return singles
 
 
-def steepest(rates: Sequence[float], losses: Sequence[float]) -> float | None:
-    """Return the rate at which the loss falls fastest over the logarithm of the rate; None where it never falls.
+def suggest(rates: Sequence[float], losses: Sequence[float]) -> RangeTest:
+    """Suggest the rate at which the loss falls fastest over the logarithm of the rate, below the rate of the lowest.
 
-    Lightning's suggestion uses the slope over the rate itself, which is steepest at the lowest rates.
+    Losses of single steps are noisy. So means over a tenth of the steps are compared, each with the one that begins
+    where it ends, and the lowest mean has to be below the first by more than their noise.
+
+    Args:
+        rates: tested learning rates in ascending order, at equal ratios.
+        losses: loss of the step at each rate; those that are not finite are left out.
     """
-    pairs = [(rate, loss) for rate, loss in zip(rates[SKIPPED:-1], losses[SKIPPED:-1], strict=True) if isfinite(loss)]
-    if len(pairs) < 2:
-        return None
-    slopes = np.gradient([loss for _, loss in pairs], np.log([rate for rate, _ in pairs]))
-    best = int(slopes.argmin())
-    return pairs[best][0] if slopes[best] < 0 else None
+    pairs = np.array([pair for pair in zip(rates, losses, strict=True) if isfinite(pair[1])]).reshape(-1, 2)
+    width = max(1, len(pairs) // WINDOWS)
+    if len(pairs) < 2 * width + 1:
+        return RangeTest(list(rates), list(losses), None)
+    weights = np.full(width, 1 / width)
+    centres = np.exp(np.convolve(np.log(pairs[:, 0]), weights, "valid"))
+    means = np.convolve(pairs[:, 1], weights, "valid")
+    lowest = int(means.argmin())
+    noise = np.median(np.abs(np.diff(pairs[:, 1]))) / np.sqrt(width)  # the median is close to one standard deviation
+    suggestion = None
+    if lowest >= width and means[0] - means[lowest] > CLEAR * noise:
+        falls = means[: lowest - width + 1] - means[width : lowest + 1]
+        suggestion = float(pairs[width + int(falls.argmax()), 0])
+    return RangeTest(centres.tolist(), means.tolist(), suggestion)
 
 
 def take_finder(trainer: Any) -> dict[str, Any] | None:
