@@ -6,6 +6,7 @@ The first lines of the file name the evaluation. The figure and tables are writt
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import sys
@@ -195,9 +196,17 @@ def why_skipped(path: Path) -> str | None:
     return None
 
 
+def target_of(path: Path, options: argparse.Namespace) -> Path:
+    """Return the path of a file's figure; in `--out`, files of one name have their folders before it (`A-name.csv`)."""
+    if options.out is None:
+        return path
+    folders = [other.absolute().parent for other in options.files if other.name == path.name]
+    return Path(options.out, "-".join(path.absolute().relative_to(os.path.commonpath(folders)).parts))
+
+
 def draw_again(path: Path, options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> None:
     """Draw the figure of a file, print its table, and write both; arguments are as in `run`."""
-    target = (options.out or path.parent) / path.name
+    target = target_of(path, options)
     options = argparse.Namespace(**{**vars(options), "files": [path]})
     if path.is_file() and (paper := table_of(path)) and not paper.evaluation:
         drawn = redraw_table(paper, options)

@@ -52,6 +52,18 @@ def test_names_of_classes_that_look_like_numbers_stay(tmp_path):
     assert answers_in(read_results(path)[1][0]) == [("007", 0.75), ("1e5", 0.25)]
 
 
+def test_files_of_one_name_get_their_folders_before_it(results, tmp_path, capsys):
+    for run in ("A", "B"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "resolution.csv").write_text(results.read_text())
+    files = [str(tmp_path / run / "resolution.csv") for run in ("A", "B")]
+    main(["plot", *files, "--out", str(tmp_path / "paper")])
+    assert {path.name for path in (tmp_path / "paper").iterdir()} == {"A-resolution.png", "B-resolution.png"}
+    assert "paper/B-resolution.png" in capsys.readouterr().out
+    main(["plot", files[0], "--out", str(tmp_path / "paper")])
+    assert (tmp_path / "paper" / "resolution.png").is_file()
+
+
 @pytest.mark.slow
 def test_plot_in_every_format_with_labels(results, tmp_path, capsys):
     out = tmp_path / "paper"
