@@ -27,6 +27,7 @@ from train.optim import OptimConfig
         (["--lr", "0.1"], "Did you mean 'model.optim.lr'?"),
         (["--model.lr", "0.1"], "Did you mean 'model.optim.lr'?"),
         (["--data.root", "RUN"], "is the folder of the images, --data.root"),
+        (["--run_dir", "s3://mine/run"], "--run_dir s3://mine/run is a URL, and a run is written to a folder"),
         (["--seed", "3"], "Did you mean 'seed_everything'?"),
         (["--model.vit.encoding", "rop"], "unknown encoding 'rop'. Did you mean 'rope'?"),
         (["--model.vit.encoding", "my"], "A name of your module needs it to be imported first: --imports MODULE.\n"),

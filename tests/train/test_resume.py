@@ -200,6 +200,16 @@ def test_resume_without_ema_is_refused(whole, tmp_path):
     assert metrics(run)["step"] == 40
 
 
+def test_a_callback_that_saves_goes_on_in_the_same_folder(config, tmp_path, monkeypatch, recwarn):
+    """Whether the run is typed as an absolute or as a relative path."""
+    best = ["--trainer.callbacks", "ModelCheckpoint", "--trainer.callbacks.monitor", "val/loss_60"]
+    fit(config, tmp_path / "run", *best, "--trainer.max_epochs", "1")
+    monkeypatch.chdir(tmp_path)
+    cli.run(["resume", "run", "--trainer.max_epochs", "2"])
+    assert not [each for each in recwarn if "dirpath has changed" in str(each.message)]
+    assert len(list(Path("run/checkpoints").glob("epoch=*.ckpt"))) == 1  # of the better epoch
+
+
 @pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"], ["-c", "{}"]], ids=str)
 def test_copied_run_is_validated_itself(whole, tmp_path, form):
     """And not the one where it was: its configuration still has that folder in it."""

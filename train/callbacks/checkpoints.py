@@ -75,6 +75,20 @@ class MovableCheckpoint(ModelCheckpoint):
         super().load_state_dict({**state_dict, **moved, "best_k_models": best, "dirpath": self.dirpath})
 
 
+class SameFolder(Callback):
+    """Let a `ModelCheckpoint` of the user keep its state where the run's folder is typed in another way.
+
+    Lightning compares the text of both paths, and drops the best score and the files to replace where they differ.
+    """
+
+    def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        for callback in trainer.checkpoint_callbacks:
+            state = checkpoint["callbacks"].get(callback.state_key, {})
+            before, now = state.get("dirpath"), getattr(callback, "dirpath", None)
+            if before and now and Path(before).resolve() == Path(now).resolve():
+                state["dirpath"] = now
+
+
 def check_finite_weights(trainer: L.Trainer) -> None:
     """Raise an error where a weight is not finite, before its checkpoint replaces a good one.
 

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback, ProgressBar
 
 from train.callbacks.accumulation import LastWindow
 from train.callbacks.average import WarmAverage
-from train.callbacks.checkpoints import LastCheckpoint, MovableCheckpoint, StepSeed, WholeEpochs
+from train.callbacks.checkpoints import LastCheckpoint, MovableCheckpoint, SameFolder, StepSeed, WholeEpochs
 from train.callbacks.checks import CheckData, LockRun, ShowTraceback
 from train.callbacks.compatibility import DropEarlyDecisions, check_callbacks, check_strategy
 from train.callbacks.figures import ModelFigures
@@ -82,4 +82,4 @@ def saving_callbacks(config: Any, asked: Mapping[str, Any], plugins: list[Any], 
         return [CleanStop(folder, program, warning)]
     best = MovableCheckpoint(folder, "val/miou" if config.model.vit.head == "dense" else "val/accuracy")
     last = LastCheckpoint(folder, config.checkpoint_every)
-    return [best, last, StopAfterCheckpoints(folder, program, warning)]
+    return [SameFolder(), best, last, StopAfterCheckpoints(folder, program, warning)]

@@ -46,6 +46,11 @@ def check_command(command: str | None, config: Any) -> None:
     fits = command == "fit"
     if not fits and (config.dry_run or config.check_data or config.find_lr):
         raise ValueError(f"--dry_run, --check_data and --find_lr are of fit and resume, not of {command}.")
+    if "://" in (config.run_dir or ""):
+        raise ValueError(
+            f"--run_dir {config.run_dir} is a URL, and a run is written to a folder of this machine: give a path, and "
+            f"copy the run when it has ended."
+        )
     if fits and config.run_dir and Path(config.run_dir).resolve() == Path(config.data.root).expanduser().resolve():
         raise ValueError(f"--run_dir {config.run_dir} is the folder of the images, --data.root: choose another.")
     if config.compile:
