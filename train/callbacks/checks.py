@@ -11,6 +11,7 @@ import lightning as L
 from filelock import FileLock, Timeout
 from lightning.pytorch.callbacks import Callback
 
+from train.callbacks.early_stopping import check_monitors
 from train.data.image_checks import check_test_classes, warn_of_validation
 from train.data.images import UnreadableImageError
 from train.data.module import ImageData
@@ -29,6 +30,7 @@ class CheckData(Callback):
             check_test_classes(data)  # before the number of classes, which depends on the set
         self.check(data, module)
         if stage == "fit":
+            check_monitors(trainer, module)
             warn_of_validation(data)
 
     def check(self, data: ImageData, module: L.LightningModule) -> None:

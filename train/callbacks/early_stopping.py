@@ -1,19 +1,50 @@
-"""A training that Lightning's `EarlyStopping` ended: why it did, and that a resume does not train on by itself."""
+"""Callbacks that monitor a metric: its name, why `EarlyStopping` ended a training, and no resume by itself then."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
+from performer_string.utils.registry import nearest
+from train.module import ImageClassifier
 from train.runs.folder import CONFIG, METRICS
 from train.utils.yaml_file import read_yaml
 
 LENGTHS = ("max_epochs", "max_steps", "min_epochs", "min_steps", "callbacks")  # a run that changes one goes on
+
+
+def validation_metrics(module: ImageClassifier) -> list[str]:
+    """Return the names that a validation logs."""
+    names = ["val/accuracy", "val/miou"][: 2 if module.iou else 1]
+    return names + [f"{name}_{size}" for name in (*names, "val/loss") for size in module.resolutions]
+
+
+def check_monitors(trainer: L.Trainer, module: L.LightningModule) -> None:
+    """Raise a ValueError for a monitored metric that no validation logs; Lightning finds it after the first validation.
+
+    Classes and callbacks of the user may log others, and are left alone.
+    """
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    if not {type(each).__module__.partition(".")[0] for each in callbacks} <= {"lightning", "train"}:
+        return
+    if any(getattr(type(module), name) is not getattr(ImageClassifier, name) for name in ("validation_step", "score")):
+        return
+    if trainer.limit_val_batches == 0:
+        return
+    known = validation_metrics(cast(ImageClassifier, module))
+    for callback in callbacks:
+        name: str | None = getattr(callback, "monitor", None)
+        asked = isinstance(callback, ModelCheckpoint) or (isinstance(callback, EarlyStopping) and callback.strict)
+        if asked and name and name not in {"test/accuracy", "epoch", "step", *known} and not name.startswith("train/"):
+            raise ValueError(
+                f"{type(callback).__name__} monitors {name}, which is not logged.{nearest(name, known)} Validation "
+                f"logs {', '.join(known)}."
+            )
 
 
 def stopped_by(state: Mapping[str, Any]) -> bool:
