@@ -70,9 +70,9 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 yield from rows_of(trained, vit, size, options, device)
 
 
-def image_count(trained: Trained, size: Size, wanted: int) -> int:
-    """Return the number of images of a size to measure: the larger they are, the fewer."""
-    total = wanted or len(trained.data.held_out("val", size))  # type: ignore[arg-type]
+def image_count(trained: Trained, size: Size, split: str, wanted: int) -> int:
+    """Return the number of images of a split to measure: the larger they are, the fewer."""
+    total = wanted or len(trained.data.held_out(split, size))  # type: ignore[arg-type]
     share = Size.of(trained.data.size).side / size.side
     return min(total, max(FEWEST, round(total * min(1.0, share))))
 
@@ -91,7 +91,8 @@ def methods_of(
 def rows_of(trained: Trained, vit: ViT, size: Size, options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield the row of each method at a size."""
     data, classes = trained.data, vit.config.num_classes
-    images = data.held_out(options.split, size, image_count(trained, size, options.images))
+    count = image_count(trained, size, options.split, options.images)
+    images = data.held_out(options.split, size, count)
     methods = list(methods_of(vit, trained, size, options))
     counts: dict[str, list[Tensor]] = {name: [] for name, *_ in methods}
     times: dict[str, list[float]] = {name: [] for name, *_ in methods}

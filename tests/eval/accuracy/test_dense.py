@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from eval.accuracy.tiles import predict_tiles, starts, weights_in
 from eval.cli import main
 from eval.statistics import statistic_with_interval
 from tests.helpers.checkpoints import CONFIG, read, save
+from tests.helpers.masks import write_masks
 from train.checkpoint import load_trained
 from train.data.cells import CellsTask
 from train.data.generated import local_answer
@@ -179,3 +181,18 @@ def test_dense_models_are_exported(runs, tmp_path, capsys):
 def test_tiles_that_do_not_fit():
     with pytest.raises(ValueError, match=r"tiles of 16 pixels must fit into an image of 8 x 20"):
         predict_tiles(lambda x: x, torch.zeros(1, 1, 8, 20), 16, 0.5)
+
+
+def test_the_number_of_images_is_that_of_the_split_and_test_images_are_enough(tmp_path):
+    root = write_masks(tmp_path / "data", {"train": [(72, 96)] * 2, "val": [(64, 80)] * 2, "test": [(60, 90)] * 9})
+    data = ImageData("masks", str(root), size=[64, 64], grey=True, mean=[0.5], std=[0.2], workers=0)
+    data.setup()
+    run = save(tmp_path / "run", DENSE, data).parents[1]
+    options = ["--resolutions", "64", "--methods", "whole", "--format", "png"]
+    for split, count in (("val", "2"), ("test", "9")):
+        if split == "test":
+            shutil.rmtree(root / "train")
+            shutil.rmtree(root / "val")
+        main(["dense", str(run), *options, "--split", split, "--out", str(tmp_path / split)])
+        ((row,)) = read(tmp_path / split / "dense.csv")[1]
+        assert row["images"] == count
