@@ -4,9 +4,9 @@
 whose values are the numbers of the classes. The model sees the whole image in one pass, at its own scale. --side
 resizes it first, for models that were trained on resized images, and --tile predicts overlapping tiles instead.
 
-Columns: `image` and `mask` (paths), `resolution` (pixels that the model saw, without padding), `share of CLASS` (% of
-the image's pixels) for each class, and `error` (why a file was skipped). The masks are in the folder `segment` beside
-the CSV file, and the picture shows the first images with their masks laid over them.
+Columns: `image` (path), `mask` (file in the folder `segment` beside the CSV file, or `segment.1` for `segment.1.csv`),
+`resolution` (pixels that the model saw, without padding), `share of CLASS` (% of the image's pixels) for each class,
+and `error` (why a file was skipped). The picture shows the first images with their masks laid over them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, count
@@ -30,7 +31,7 @@ from tqdm import tqdm
 from eval import checkpoints
 from eval.accuracy.image_files import find_images
 from eval.accuracy.predict import status
-from eval.accuracy.segment_report import PALETTE, SHARE, SHOWN
+from eval.accuracy.segment_report import FOLDER, PALETTE, SHARE, SHOWN, place_masks
 from eval.accuracy.tiles import check_overlap, predict_tiles
 from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
@@ -44,7 +45,7 @@ from performer_string.utils.files import write_aside
 from train.data.sizes import Size
 from train.utils.output import printable
 
-FOLDER, PARTIAL = "segment", "segment.partial"  # folders of the masks, at the end and until then
+PARTIAL = f"{FOLDER}.partial."  # prefix of the folder of the masks until the end, of its own for each process
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +112,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         raise ValueError(f"a mask with a palette holds {len(PALETTE)} classes at most, not {len(names)}.")
     vit, paths = fold(vit).to(device), find_images(options.paths)
     folder = output_folder(options)
-    (folder / PARTIAL).mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    options.masks = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=folder))
     with vit.cached():
         bar = tqdm(paths, desc="images", unit="image", leave=False, disable=None)
         for path, name in zip(bar, names_of_masks(paths), strict=True):
@@ -124,8 +126,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 continue
             seen = see(image, preprocessing, options.side)
             classes = pixel_classes(vit, seen, options.tile, options.overlap, (image.height, image.width))
-            write_mask(folder / PARTIAL / name, classes)
-            yield make_row(path, names, str(folder / FOLDER / name), Size.of(seen.shape[1:]), classes)
+            write_mask(options.masks / name, classes)
+            yield make_row(path, names, name, Size.of(seen.shape[1:]), classes)
 
 
 def see(image: Image.Image, preprocessing: Preprocessing, side: int | None) -> Tensor:
@@ -154,13 +156,12 @@ def make_row(
 
 def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[Path]:
     """Move the masks of the rows to their folder, after that of another command was renamed."""
-    folder, partial_folder = csv.with_name(FOLDER), csv.with_name(PARTIAL)
+    folder = csv.with_name(FOLDER)
     folder.mkdir(exist_ok=True)
-    for row in rows:
-        if row["mask"]:
-            os.replace(partial_folder / Path(row["mask"]).name, row["mask"])
-    if not any(partial_folder.iterdir()):  # a command that was stopped may have left masks of other images
-        partial_folder.rmdir()
+    for path in options.masks.iterdir():
+        os.replace(path, folder / path.name)
+    options.masks.rmdir()
+    place_masks(rows, csv)
     return [folder]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from matplotlib.colors import to_rgb
@@ -18,6 +19,7 @@ from eval.plotting.style import COLOURS
 from eval.report import Row
 from train.utils.output import printable
 
+FOLDER = "segment"  # of the masks, beside the CSV file
 SHARE = "share of "  # beginning of the columns of classes
 OPACITY = 0.5  # opacity of a mask over its image
 # Colours of the classes, red, green and blue, 0 to 255: black for the first one, then those of all figures, then hues.
@@ -26,6 +28,14 @@ PALETTE = [
     *(tuple(round(255 * part) for part in to_rgb(colour)) for colour in COLOURS[:-1]),
     *(tuple(round(255 * part) for part in colorsys.hsv_to_rgb(0.618 * n % 1, 0.7, 0.9)) for n in range(249)),
 ]
+
+
+def place_masks(rows: Sequence[Row], csv: Path) -> None:
+    """Replace the names of masks by their paths, in the folder `segment`, or `segment.1` for `segment.1.csv`."""
+    folder = csv.with_suffix("") if csv.name.startswith(f"{FOLDER}.") else csv.with_name(FOLDER)
+    for row in rows:
+        if row["mask"]:
+            cast(Any, row)["mask"] = str(folder / Path(row["mask"]).name)  # a path in former files
 
 
 def shares_in(row: Row) -> list[tuple[str, float]]:
@@ -72,4 +82,4 @@ def plot(rows: Sequence[Row]) -> Figure | None:
     return contact_sheet(tiles) if tiles else None
 
 
-SHOWN = Shown(plot, summary, notes)
+SHOWN = Shown(plot, summary, notes, read_files=place_masks)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from eval.accuracy.segment import names_of_masks, padded, pixel_classes
+from eval.accuracy.segment import evaluate, files, names_of_masks, padded, pixel_classes
+from eval.accuracy.segment_report import SHOWN
 from eval.cli import main
 from performer_string import ViT
+from performer_string.models.checkpoint import find_checkpoint
 from tests.eval.accuracy.test_dense import DENSE, cells
 from tests.helpers.checkpoints import CONFIG, read, save
 
@@ -43,7 +48,7 @@ def test_masks_have_the_sizes_and_classes_of_their_images(run, images, tmp_path,
             assert row["image"].endswith("bad.png")
             assert row["mask"] == ""
             continue
-        mask, image = Image.open(row["mask"]), Image.open(row["image"])
+        mask, image = Image.open(tmp_path / "out" / "segment" / row["mask"]), Image.open(row["image"])
         assert (mask.mode, mask.size) == ("P", image.size)
         height, width = image.height, image.width
         pixels = vit.preprocessing.transform(None)(image)
@@ -72,6 +77,34 @@ def test_masks_of_another_command_stay(run, images, tmp_path):
     assert Image.open(out / "segment" / "a.png").size == (93, 70)
     _, rows = read(out / "segment.csv")
     assert rows[0]["resolution"] == "32x42"
+
+
+def test_kept_rows_have_their_own_masks(run, images, tmp_path):
+    """Also where an image of another command has the same name, and in files of former versions, which have paths."""
+    out, others = tmp_path / "out", tmp_path / "others"
+    others.mkdir()
+    Image.new("L", (20, 30)).save(others / "a.png")
+    main(["segment", run, str(images / "a.png"), "--out", str(out)])
+    main(["segment", run, str(others / "a.png"), "--out", str(out)])
+    for name, size in (("segment.1", (93, 70)), ("segment", (20, 30))):
+        for former in ("", f"{out}/segment/"):
+            _, rows = read(out / f"{name}.csv")
+            rows[0]["mask"] = former + rows[0]["mask"]
+            SHOWN.read_files(rows, out / f"{name}.csv")
+            assert Image.open(rows[0]["mask"]).size == size
+
+
+def test_two_processes_have_their_own_masks_until_the_end(run, images, tmp_path):
+    def options(*paths) -> argparse.Namespace:
+        of_all = {"checkpoint": [find_checkpoint(Path(run))], "side": None, "tile": None, "overlap": 0.5}
+        return argparse.Namespace(**of_all, paths=list(paths), out=tmp_path, command="segment")
+
+    first, second = options(images / "a.png"), options(images / "more")
+    measured = [list(evaluate(each, torch.device("cpu"))) for each in (first, second)]
+    for each, rows, size in zip((first, second), measured, ((93, 70), (130, 5)), strict=True):
+        files(rows, each, tmp_path / "segment.csv")
+        assert Image.open(tmp_path / "segment" / "a.png").size == size
+    assert not list(tmp_path.glob("segment.partial*"))
 
 
 def test_masks_of_images_with_equal_names_are_apart():
