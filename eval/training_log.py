@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from train.runs.folder import CURVES, SECONDS
 
+EPOCH = "epoch"  # column of the epoch, from 0
+
 
 class Scalar(NamedTuple):
     """Values of one scalar, one for each logged step.
@@ -16,11 +18,13 @@ class Scalar(NamedTuple):
         steps: optimiser steps in ascending order.
         values: values at these steps.
         seconds: training time in seconds until each step, without pauses before a `resume`; empty where not recorded.
+        epochs: number of epochs until each step, of which the last may be unfinished; empty where not recorded.
     """
 
     steps: list[int]
     values: list[float]
     seconds: list[float]
+    epochs: list[int]
 
 
 def has_log(run: Path) -> bool:
@@ -44,10 +48,12 @@ def read_log(run: Path) -> dict[str, Scalar]:
     found: dict[str, Scalar] = {}
     for tag in rows[0] if rows else ():
         of_tag = [row for row in rows if row[tag] and tag not in ("step", SECONDS)]
-        timed = all(row.get(SECONDS) for row in of_tag)
+        timed, counted = (all(row.get(name) for row in of_tag) for name in (SECONDS, EPOCH))
         if of_tag:
             seconds = [float(row[SECONDS]) for row in of_tag] if timed else []
-            found[tag] = Scalar([int(row["step"]) for row in of_tag], [float(row[tag]) for row in of_tag], seconds)
+            epochs = [int(float(row[EPOCH])) + 1 for row in of_tag] if counted else []
+            steps, values = [int(row["step"]) for row in of_tag], [float(row[tag]) for row in of_tag]
+            found[tag] = Scalar(steps, values, seconds, epochs)
     return found
 
 

@@ -154,17 +154,24 @@ def epochs_to(results: Results, group: Group, unit: str = "epochs") -> Measured:
     reached: list[float | None] = []
     for run in runs_of(group):
         curve = results.curve(run)
-        number = None if curve is None else next((i + 1 for i, v in enumerate(curve.values) if v >= target), None)
-        if number is None or curve is None:
+        points = [] if curve is None else zip(curve.epochs, curve.values, strict=False)
+        number = next((epoch for epoch, value in points if value >= target), None)
+        if number is None:
             reached.append(None)
         elif unit == "epochs":
             reached.append(float(number))
         elif unit == "times":
-            reached.append(len(curve.values) / number)
+            reached.append(epochs_of(results, run) / number)
         else:
-            images = training_images(group) * number / len(curve.values)
+            images = training_images(group) * number / epochs_of(results, run)
             reached.append(6 * (gigaflops(results, group).value or 0.0) * images / 1e9)
     return over_seeds(reached, "not reached")
+
+
+def epochs_of(results: Results, run: Path) -> int:
+    """Return the number of epochs of a run, by its log."""
+    curves = (results.curve(run, tag) for tag in ("val/accuracy", "train/loss"))
+    return max(curve.epochs[-1] for curve in curves if curve is not None and curve.epochs)
 
 
 def runs_of(group: Group) -> list[Path]:

@@ -45,7 +45,7 @@ def training_curves(results: Results) -> list[Row]:
         names = {"data": group.data, "row": group.row, "attention": group.attention}
         for seed, run in group.finished().items():
             curve = results.curve(run)
-            for epoch, value in enumerate(curve.values if curve else [], 1):
+            for epoch, value in zip(curve.epochs, curve.values, strict=False) if curve else ():
                 rows.append({**names, "seed": seed, "epoch": epoch, "accuracy": round(100 * value, 4)})
     return rows
 

@@ -137,7 +137,7 @@ def test_what_a_trainer_wrote_is_read(tmp_path):
     assert float(row["seconds to target"]) < 60
     (tmp_path / "one" / "metrics.csv").write_text("step,val/accuracy\n0,0.5\n1,\n2,0.9\n")
     scalar = read_log(tmp_path / "one")["val/accuracy"]
-    assert scalar == ([0, 2], [0.5, 0.9], [])
+    assert scalar == ([0, 2], [0.5, 0.9], [], [])
     assert seconds_to(scalar, 0.8) is None
 
 

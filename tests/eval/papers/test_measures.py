@@ -14,6 +14,7 @@ from eval.papers.measured import Measured
 from eval.papers.measures import best_by_test, best_validation, difference, epoch_seconds, epochs_to, p_value
 from eval.papers.measures import relative_drop as drop_of
 from eval.papers.results import Results
+from eval.papers.write import training_curves
 from tests.helpers.runs import write_log
 
 
@@ -49,19 +50,29 @@ def test_best_validation_is_the_mean_of_the_best_of_each_seed(tmp_path):
     assert best_validation(Results({}, torch.device("cpu")), Runs(runs)).value == pytest.approx(70)
 
 
-@pytest.mark.parametrize(("unit", "expected"), [("epochs", 2), ("times", 2), ("exaflops", 6 * 3.0 * 100 * 0.5 / 1e9)])
+def log_validations(run: Path, accuracies: list[float]) -> Path:
+    """Write the log of a training of 9 epochs that validates after every second one."""
+    steps = {2 * n + 1: value for n, value in enumerate(accuracies)}
+    return write_log(run, {"epoch": {n: float(n) for n in range(9)}, "train/loss": {8: 1.0}, "val/accuracy": steps})
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"), [("epochs", 4), ("times", 9 / 4), ("exaflops", 6 * 3.0 * 90 * 4 / 9 / 1e9)]
+)
 def test_epochs_to_the_last_accuracy_of_the_reference(tmp_path, monkeypatch, unit, expected):
-    """The second of four validations reaches 0.5: half of 100 images, of 3 G multiplications each."""
-    monkeypatch.setattr("eval.papers.measures.training_images", lambda group: 100)
+    """The second of four validations, after 4 of 9 epochs, reaches 0.5: 40 of 90 images, of 3 G multiplications."""
+    monkeypatch.setattr("eval.papers.measures.training_images", lambda group: 90)
     monkeypatch.setattr("eval.papers.measures.gigaflops", lambda results, group: Measured(3.0))
     curves = {"base": [0.2, 0.6, 0.4, 0.5], "fast": [0.4, 0.5, 0.45, 0.7], "slow": [0.1, 0.2, 0.3, 0.4]}
-    logs = {name: write_log(tmp_path / name, {"val/accuracy": dict(enumerate(c))}) for name, c in curves.items()}
+    logs = {name: log_validations(tmp_path / name, accuracies) for name, accuracies in curves.items()}
     groups = {name: Runs([log], name) for name, log in logs.items()}
     results = Results(
         {("set", n, ""): g for n, g in groups.items()}, torch.device("cpu"), references={"fast": "base", "slow": "base"}
     )
     assert epochs_to(results, groups["fast"], unit).value == pytest.approx(expected)
     assert epochs_to(results, groups["slow"], unit).text == "not reached"
+    places = [row["epoch"] for row in training_curves(results) if row["row"] == "fast"]
+    assert places == [2, 4, 6, 8]
 
 
 class Answers(Results):
