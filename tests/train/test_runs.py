@@ -87,7 +87,7 @@ def test_new_folder_has_new_best_model(config, whole, tmp_path, monkeypatch):
 
 def test_validate_needs_trained_model(config, whole):
     for command in ("test", "validate"):
-        with pytest.raises(ValueError, match="needs a trained model"):
+        with pytest.raises(ValueError, match=r"needs a trained model: .* runs/NAME"):
             cli.run([command, "--config", str(config)])
     for run in (["--config", str(whole / "config.yaml")], [str(whole)]):
         result = cli.run(["validate", *run]).trainer.callback_metrics

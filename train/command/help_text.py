@@ -99,8 +99,9 @@ def compact(text: str, program: str, width: int | None = None) -> str:
         width: width in characters; by default the terminal's.
     """
     width = width or min(shutil.get_terminal_size().columns, WIDEST)
+    model = "RUN" if program.endswith((" test", " validate")) else "--config RECIPE.yaml"
     lines = [
-        f"usage: {program} --config RECIPE.yaml [--FIELD VALUE ...]",
+        f"usage: {program} {model} [--FIELD VALUE ...]",
         "",
         "Each field of the recipe is an option of that name, which overrides it.",
     ]

@@ -118,8 +118,8 @@ class TrainingCLI(AskedSettingsCLI):
             latest = None if run_dir is None else latest_checkpoint(run_dir)
             if latest is None:
                 raise ValueError(
-                    f"{self.subcommand} needs a trained model: the configuration of a run that has a checkpoint, "
-                    f"--config RUN/config.yaml (and --ckpt_path FILE for another one than its last)."
+                    f"{self.subcommand} needs a trained model: a run that has a checkpoint, {self.subcommand} runs/NAME"
+                    f" (and --ckpt_path FILE for another one than its last)."
                 )
             config.ckpt_path = str(latest)
         if fits and config.ckpt_path and "init_from" in dict(options_of(self.arguments)):  # a run's file may have both

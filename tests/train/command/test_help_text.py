@@ -45,6 +45,12 @@ def test_help_of_fit_is_readable(capsys):
     assert len(output.splitlines()) < 700  # argparse's has 1,175
 
 
+def test_help_of_test_names_the_run(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["test", "--help"])
+    assert capsys.readouterr().out.startswith("usage: python -m train test RUN [--FIELD VALUE ...]")
+
+
 def test_help_is_the_same_in_a_narrow_terminal(capsys, monkeypatch):
     """But for the ends of its lines, none of which lies within a word."""
     words = []
