@@ -72,7 +72,7 @@ def test_trainings_are_configured(command, config, mine, tmp_path, capsys, monke
     words = [
         str(config) if re.fullmatch(r"(RUN|runs/\w+)/config.yaml", word) else word for word in shlex.split(command)
     ]
-    if "[mine]" in words:
+    if "mine" in words:
         importlib.import_module("mine")
     with pytest.raises(SystemExit) as stop:
         cli.run([*words[3:], "--print_config"])

@@ -63,7 +63,7 @@ def test_own_module_from_the_command_line(config, own_module, tmp_path, capsys):
 @pytest.mark.slow
 def test_the_command_of_the_guide_trains(own_module, tmp_path):
     (page,) = [page for page in DOCS if page.name == "own-data.md"]
-    (command,) = [command for command in commands(page) if "[mine]" in command]
+    (command,) = [command for command in commands(page) if "--imports mine" in command]
     small = "--model.vit.variant null --model.vit.width 16 --model.vit.depth 1 --model.vit.num_heads 2 --ema 0"
     cli.run([*shlex.split(command)[3:], *small.split(), "--run_dir", str(tmp_path / "run"), "--data.workers", "0"])
     assert (tmp_path / "run" / "metrics.json").is_file()
