@@ -42,10 +42,17 @@ def is_requeued(run: Path, command: str) -> bool:
 
 
 def check_processes(trainer: L.Trainer) -> None:
-    """Raise a ValueError where SLURM has started more or fewer processes than the trainer has devices."""
-    devices, nodes = trainer.num_devices, trainer.num_nodes
-    of_step = job() is not None and "TORCHELASTIC_RUN_ID" not in os.environ
-    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) if of_step else 1
+    """Raise a ValueError where SLURM has not started a process for each device, and warn of torchrun in a job."""
+    from lightning.pytorch.utilities import rank_zero_warn
+
+    devices, nodes, tasks = trainer.num_devices, trainer.num_nodes, 1
+    if job() is not None and "TORCHELASTIC_RUN_ID" in os.environ:
+        rank_zero_warn(
+            f"SLURM's warning (USR1) ends torchrun before the training has saved: start it by srun "
+            f"--ntasks-per-node={devices} python -m train ..., without torchrun."
+        )
+    elif job() is not None:
+        tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
     if (started := max(trainer.world_size, tasks)) != devices * nodes:
         raise ValueError(
             f"SLURM has started {started} process{'' if started == 1 else 'es'} for --trainer.devices {devices} on "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 from lightning.pytorch.plugins.environments import SLURMEnvironment
@@ -71,6 +72,15 @@ def test_a_sweep_queues_its_job_again_itself(queued, monkeypatch):
     monkeypatch.setenv("PERFORMER_STRING_LOCK", "runs/sweep/model-seed0/lock")  # as in its runs
     slurm.requeue()
     assert not queued()
+
+
+@pytest.mark.parametrize("in_a_job", [True, False])
+def test_torchrun_in_a_job_is_warned_of(queued, monkeypatch, recwarn, in_a_job):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    if not in_a_job:
+        monkeypatch.delenv("SLURM_JOB_ID")
+    slurm.check_processes(SimpleNamespace(num_devices=8, num_nodes=1, world_size=8))
+    assert ["srun --ntasks-per-node=8" in str(each.message) for each in recwarn] == [True] * in_a_job
 
 
 def test_signal_of_a_job(queued):
