@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from lightning.pytorch.utilities import rank_zero_only
 from PIL import Image
 
 from tests.helpers.runs import fails, fit
@@ -106,6 +107,28 @@ def test_dry_run_counts_the_steps_of_all_devices(recipe, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "3 epochs of 2 batches of 2 x 4; 6 of 22 images" in shown
     assert "a batch of 4 on one device" in shown
+
+
+ON_TWO = ["--trainer.devices", "2", "--trainer.accelerator", "cpu", "--trainer.strategy", "ddp"]
+
+
+def test_dry_run_describes_once(recipe, capsys, monkeypatch):
+    monkeypatch.setattr(rank_zero_only, "rank", 1)  # which Lightning sets by what follows
+    names = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "GROUP_RANK": "0"}
+    sizes = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in {**names, **sizes}.items():  # of the second process of torchrun
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as end:
+        cli.main([*recipe, *ON_TWO, "--dry_run"])
+    assert not end.value.code
+    assert not capsys.readouterr().out
+
+
+def test_one_process_finds_a_rate_and_opens_images(recipe, capsys):
+    for option in ("--find_lr", "--trainer.callbacks=LearningRateFinder"):
+        message = fails([*recipe, *ON_TWO, "--trainer.accumulate_grad_batches", "3", option], capsys)
+        assert "--trainer.devices 1 --trainer.accumulate_grad_batches 6" in message
+    assert "--dry_run --trainer.devices 1" in fails([*recipe, *ON_TWO, "--check_data"], capsys)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import lightning as L
 import numpy as np
 from lightning.pytorch.tuner import Tuner
+from lightning.pytorch.utilities import rank_zero_info
 
 from train.command.dry_run import open_images, quiet
 from train.data.module import ImageData
@@ -76,6 +77,15 @@ def range_test(
         finder = Tuner(trainer).lr_find(copy.deepcopy(module), datamodule=data, update_attr=False, **options)
     assert finder is not None
     return suggest(finder.results["lr"], unsmoothed(finder.results["loss"]))
+
+
+def find_rate(module: Any, data: ImageData, config: Any, options: Mapping[str, Any]) -> None:
+    """Choose the learning rate by a range test, and set it in a classifier and the configuration of its run."""
+    result = range_test(module, data, config.trainer.as_dict(), options)
+    if result.suggestion is None:
+        raise ValueError(f"LearningRateFinder: {NO_RATE}")
+    config.model.optim.lr = module.optim.lr = module.hparams["optim"]["lr"] = result.suggestion
+    rank_zero_info(f"LearningRateFinder: --model.optim.lr {result.suggestion:g}")
 
 
 def unsmoothed(losses: Sequence[float]) -> list[float]:

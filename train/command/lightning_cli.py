@@ -21,12 +21,12 @@ from train.callbacks.records import FinalMetrics
 from train.callbacks.stopping import out_of_time
 from train.checkpoint import check_no_average, check_same_class, check_same_model
 from train.checkpoint_file import read_checkpoint
+from train.command import setting_checks
 from train.command.dry_run import report
-from train.command.find_lr import NO_RATE, RANGE, range_test, take_finder
+from train.command.find_lr import RANGE, find_rate, range_test, take_finder
 from train.command.options import FLAGS, OPTIONS
 from train.command.recipe import current_arguments, options_of
 from train.command.resumed import check_same_training, keep_split
-from train.command.setting_checks import check_command, check_groups, check_seed, check_trainer, warn_of_intervals
 from train.data.image_checks import check_images
 from train.data.sizes import Size
 from train.data.tasks import TASKS
@@ -63,8 +63,8 @@ class TrainingCLI(AskedSettingsCLI):
             parser.add_argument(f"--{name}", type=option.type, default=option.default, help=option.help)
         for name, text in FLAGS.items():
             parser.add_argument(f"--{name}", action="store_true", help=text)
-        parser.link_arguments("seed_everything", "data.seed", compute_fn=check_seed)
-        parser.link_arguments("seed_everything", "model.vit.seed", compute_fn=check_seed)
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=setting_checks.check_seed)
+        parser.link_arguments("seed_everything", "model.vit.seed", compute_fn=setting_checks.check_seed)
         parser.link_arguments("model.vit.image_size", "data.size", compute_fn=lambda size: list(Size.of(size)))
         parser.link_arguments(
             ("model.vit.image_size", "data.resolutions"),
@@ -79,9 +79,9 @@ class TrainingCLI(AskedSettingsCLI):
     def before_instantiate_classes(self) -> None:
         """Check the settings as a whole, and choose the folder and the checkpoint of a run."""
         config, fits = self.config[self.subcommand], self.subcommand == "fit"
-        check_groups(config)
+        setting_checks.check_groups(config)
         import_modules(config.imports)
-        check_command(self.subcommand, config)
+        setting_checks.check_command(self.subcommand, config)
         for name in ("run_dir", "init_from", "ckpt_path"):  # shells do not expand ~ after `=`, nor does YAML
             if config.get(name):
                 config[name] = str(Path(config[name]).expanduser())
@@ -99,8 +99,8 @@ class TrainingCLI(AskedSettingsCLI):
             return
         if config.init_from and (self.requeued or not self.resumed):
             keep_grid(config.init_from, config.model.vit)
-        check_trainer(config.trainer)
-        warn_of_intervals(config.trainer)
+        setting_checks.check_trainer(config.trainer)
+        setting_checks.warn_of_intervals(config.trainer)
         if config.trainer.strategy == NAME:
             check_sharded(config)
         self.finder = take_finder(config.trainer)
@@ -187,6 +187,10 @@ class TrainingCLI(AskedSettingsCLI):
         if self.ended:
             rank_zero_info(self.ended)
             raise SystemExit(0)
+        finds = config.find_lr or (self.finder is not None and self.resumed is None)
+        setting_checks.check_one_process(config, self.trainer.world_size, finds)
+        if config.dry_run and not self.trainer.is_global_zero:
+            raise SystemExit(0)  # the first process describes it
         if config.check_data:
             check_images(self.datamodule)
         if config.dry_run:
@@ -197,20 +201,11 @@ class TrainingCLI(AskedSettingsCLI):
         if config.find_lr:
             print(range_test(self.model, self.datamodule, config.trainer.as_dict(), RANGE))
             raise SystemExit(0)
-        if self.finder is not None and self.resumed is None:
-            self.find_lr(config, self.finder)
-
-    def find_lr(self, config: Any, options: dict[str, Any]) -> None:
-        """Choose the learning rate by a range test, and set it in the model and the run's configuration."""
-        if self.trainer.world_size > 1:
-            raise ValueError("LearningRateFinder needs one process: take --find_lr first, then --model.optim.lr.")
-        result = range_test(self.model, self.datamodule, config.trainer.as_dict(), options)
-        if result.suggestion is None:
-            raise ValueError(f"LearningRateFinder: {NO_RATE}")
-        config.model.optim.lr = self.model.optim.lr = self.model.hparams["optim"]["lr"] = result.suggestion
-        for record in [c for c in self.trainer.callbacks if isinstance(c, FinalMetrics)]:  # type: ignore[attr-defined]
-            record.config = self.parser.dump(self.config)
-        rank_zero_info(f"LearningRateFinder: --model.optim.lr {result.suggestion:g}")
+        if self.finder is not None and finds:
+            find_rate(self.model, self.datamodule, config, self.finder)
+            callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+            for record in [each for each in callbacks if isinstance(each, FinalMetrics)]:
+                record.config = self.parser.dump(self.config)
 
     def after_fit(self) -> None:
         """Validate and write the metrics if another callback, or a kill in the last validation, prevented that."""

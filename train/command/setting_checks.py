@@ -75,6 +75,27 @@ def check_trainer(trainer: Any) -> None:
         )
 
 
+def check_one_process(config: Any, processes: int, finds: bool) -> None:
+    """Raise a ValueError where several processes would each find a learning rate, or open every image.
+
+    Args:
+        config: configuration of `fit`.
+        processes: number of processes that train.
+        finds: whether a learning rate is found.
+    """
+    if processes > 1 and finds:
+        steps = processes * config.trainer.accumulate_grad_batches
+        raise ValueError(
+            f"a learning rate is found by one process, and holds for its images a step. As many as of {processes} "
+            f"processes: --find_lr --trainer.devices 1 --trainer.accumulate_grad_batches {steps}. Then train with "
+            f"--model.optim.lr."
+        )
+    if processes > 1 and config.check_data and not config.dry_run:
+        raise ValueError(
+            "--check_data is for one process: before the training, --check_data --dry_run --trainer.devices 1."
+        )
+
+
 def warn_of_intervals(trainer: Any) -> None:
     """Warn of an interval within epochs, most of which are not validated."""
     within, every = trainer.val_check_interval, trainer.check_val_every_n_epoch
