@@ -26,6 +26,24 @@ def fifteen(config, tmp_path_factory) -> Path:
     return run
 
 
+def test_one_command_starts_goes_on_and_ends(config, whole, tmp_path, capsys):
+    run, command = tmp_path / "run", ["--if_run_exists", "resume"]
+    with killed("on_train_batch_start", 17):
+        fit(config, run, *command)
+    assert "if_run_exists: refuse" in (run / "config.yaml").read_text()  # it is of a command, not of the recipe
+    fit(config, run, *command)
+    assert assert_same_weights(run, whole) == 30
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "lock"}
+    fit(config, run, *command)  # of a finished run
+    assert {path: path.read_bytes() for path in before} == before
+    with pytest.raises(ValueError, match="another one"):
+        fit(config, run, *command, "--model.optim.lr", "0.5")
+    with pytest.raises(ValueError, match="--if_run_exists resume"):
+        fit(config, run)
+    assert "needs --run_dir" in fails(["fit", "--config", str(config), *command], capsys)
+    assert "is of fit" in fails(["validate", "--config", str(run / "config.yaml"), *command], capsys)
+
+
 @pytest.mark.parametrize("step", [20, 30])
 def test_resume_repeats_killed_validation(config, whole, tmp_path, step):
     """Also where a checkpoint is due at that step: from there the resumed run would go on without it."""

@@ -128,7 +128,10 @@ class TrainingCLI(AskedSettingsCLI):
         if fits and not config.ckpt_path:
             run_dir = run_dir or slurm.run_folder(command)
             config.run_dir = "" if run_dir is None else str(run_dir)
-        self.requeued = fits and run_dir is not None and slurm.is_requeued(run_dir, command)
+        again = config.if_run_exists == "resume" and not config.ckpt_path
+        if again and run_dir is None:
+            raise ValueError("--if_run_exists resume needs --run_dir, the same folder each time.")
+        self.requeued = fits and run_dir is not None and (again or slurm.is_requeued(run_dir, command))
         if self.requeued and run_dir is not None and (latest := latest_checkpoint(run_dir)):
             config.ckpt_path = str(latest)
         self.resumed: str | None = config.ckpt_path or None
@@ -146,7 +149,7 @@ class TrainingCLI(AskedSettingsCLI):
         if writes and fits and folder and not goes_on and latest_checkpoint(folder):
             raise ValueError(
                 f"{folder} holds a run already. Continue it: {self.parser.prog} resume {shlex.quote(str(folder))}. "
-                f"Or choose another --run_dir."
+                f"Or choose another --run_dir. One command that starts and continues a run: --if_run_exists resume."
             )
         if not writes:
             config.run_dir = str(folder or name_run_folder())

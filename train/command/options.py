@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from train.trainer.matmul_precision import MATMUL_HELP, MatmulPrecision
 
@@ -23,6 +23,7 @@ class Option(NamedTuple):
 
 OPTIONS = {
     "run_dir": Option(str, "", "folder of the run; runs/TIME by default"),
+    "if_run_exists": Option(Literal["refuse", "resume"], "refuse", "resume: go on with a run in run_dir, or start it"),
     "ema": Option(float, 0.0, "decay of an average of the weights, smaller in the first steps; 0 for none"),
     "init_from": Option(str, "", "checkpoint, or folder of a run, with the initial weights"),
     "imports": Option(list[str] | str, [], "your modules, imported first"),

@@ -51,6 +51,8 @@ def check_command(command: str | None, config: Any) -> None:
             f"--run_dir {config.run_dir} is a URL, and a run is written to a folder of this machine: give a path, and "
             f"copy the run when it has ended."
         )
+    if not fits and config.if_run_exists == "resume":
+        raise ValueError(f"--if_run_exists resume is of fit, not of {command}.")
     if fits and config.run_dir and Path(config.run_dir).resolve() == Path(config.data.root).expanduser().resolve():
         raise ValueError(f"--run_dir {config.run_dir} is the folder of the images, --data.root: choose another.")
     if config.compile:

@@ -20,7 +20,7 @@ from train.runs.history import read_history
 from train.utils.imports import module_names
 from train.utils.yaml_file import read_yaml
 
-LOCAL = {"run_dir", "data.workers", "trainer.enable_progress_bar"}  # options that change no result
+LOCAL = {"run_dir", "if_run_exists", "data.workers", "trainer.enable_progress_bar"}  # options that change no result
 WEIGHTS = {"--init_from", "--model.distillation.teacher"}  # options that name another run or model
 PLACE = "data.root"  # folder of the images, which depends on the machine
 OF_PLACES = ("root", "workers", "download")  # fields of `ImageData` that depend on the machine

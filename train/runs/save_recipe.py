@@ -38,7 +38,7 @@ class SaveRecipe(SaveConfigCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:
             config = self.config.clone()
-            config.ckpt_path, config.check_data = None, False
+            config.ckpt_path, config.check_data, config.if_run_exists = None, False, "refuse"
             with write_aside(Path(config.run_dir) / self.config_filename) as partial:
                 text = self.parser.dump(config, skip_none=False)  # `save` would use the machine's own encoding
                 if UNREADABLE in text:
