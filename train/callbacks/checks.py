@@ -17,6 +17,7 @@ from train.data.images import UnreadableImageError
 from train.data.module import ImageData
 from train.data.ranks import check_ranks, describe
 from train.runs.folder import CHECKPOINTS, LOCK, LOCK_VARIABLE, remove_partial
+from train.runs.lock import held_by
 
 
 class CheckData(Callback):
@@ -81,7 +82,9 @@ class LockRun(Callback):
             try:
                 self.lock.acquire()
             except Timeout:
-                raise ValueError(f"another process trains {run}: wait until it has ended, or stop it first.") from None
+                raise ValueError(
+                    f"another process trains {run}: wait until it has ended, or stop it first.{held_by(path)}"
+                ) from None
         for folder in (run, run / CHECKPOINTS):
             remove_partial(folder)
 

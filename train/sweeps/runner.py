@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
+from filelock import Timeout
 from tqdm import tqdm
 
 from performer_string.utils.files import read_json
 from train.command.recipe import check_fields, current_arguments, find_conflict, options_of
 from train.runs import slurm
 from train.runs.folder import LOCK, LOCK_VARIABLE, METRICS, OUT_OF_TIME, latest_checkpoint
+from train.runs.lock import held_by, take_lock
 from train.runs.recorded import PLACE
 from train.sweeps.file import Run, Sweep
 from train.sweeps.progress import progress
@@ -38,7 +39,7 @@ class Job:
 
     run: Run
     process: subprocess.Popen[bytes]
-    lock: IO[str]
+    release: Callable[[], None]  # gives up its lock
     slot: int  # lowest free index below `jobs`
     started: float = field(default_factory=time.monotonic)
 
@@ -123,21 +124,20 @@ class SweepRunner:
         """Start a process that trains a run; return None where it is finished or in training elsewhere."""
         folder = self.folder(run)
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w", encoding="utf-8")
+        path = (folder / LOCK).resolve()
         try:  # the child inherits the lock, and keeps it if this process is killed
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            tqdm.write(f"{run.name}: left to another process, which trains it")
-            lock.close()
+            release, descriptors = take_lock(path)
+        except Timeout:
+            tqdm.write(f"{run.name}: left to another process, which trains it.{held_by(path)}")
             return None
         if self.state(run) == "finished":
-            lock.close()
+            release()
             return None
         command = self.command(run)
         write_settings(folder, self.settings(run))
         slot = min(set(range(self.jobs)) - {job.slot for job in self.active})
         environment = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))}
-        environment |= {LOCK_VARIABLE: str((folder / LOCK).resolve()), **self.device(slot, command)}
+        environment |= {LOCK_VARIABLE: str(path), **self.device(slot, command)}
         with (folder / LOG).open("ab") as log:
             log.write(f"\npython {shlex.join(command)}\n".encode())
             log.flush()
@@ -147,11 +147,11 @@ class SweepRunner:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                pass_fds=(lock.fileno(),),
+                pass_fds=descriptors,
                 start_new_session=True,  # Ctrl-C reaches only this process, which passes it on once
             )
         tqdm.write(f"{run.name}: {'resumed' if 'resume' in command else 'started'}")
-        return Job(run, process, lock, slot)
+        return Job(run, process, release, slot)
 
     def device(self, slot: int, command: Sequence[str]) -> dict[str, str]:
         """Return the environment variables that assign GPUs to jobs in turn, unless the runs choose their devices."""
@@ -164,7 +164,7 @@ class SweepRunner:
 
     def end(self, job: Job) -> None:
         """Print the outcome of a run."""
-        job.lock.close()
+        job.release()
         name, log = job.run.name, self.folder(job.run) / LOG
         if self.state(job.run) == "finished":
             accuracy = self.metrics(job.run).get("val/accuracy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import json
 import os
@@ -15,7 +16,7 @@ import pytest
 import torch
 import yaml
 
-from tests.helpers.runs import run_sweep
+from tests.helpers.runs import fails, run_sweep
 from tests.helpers.training import TINY, write_sweep
 from train import cli
 from train.sweeps.file import read_sweep
@@ -164,12 +165,33 @@ def test_locked_run_is_left_alone(tmp_path, faked, capsys):
     assert run_sweep(path)[0] == 0
 
 
+def test_locks_without_flock_name_their_process(config, tmp_path, faked, capsys, monkeypatch):
+    """They are files, which the crash of a machine leaves."""
+
+    def flock(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    path, folder = write_sweep(tmp_path, axes=None, seeds=[0, 1]), tmp_path / "out" / "shallow-seed0"
+    folder.mkdir(parents=True)
+    (folder / "lock").write_text("123\nnode7\n")
+    assert run_sweep(path)[0] == 1
+    output = capsys.readouterr().out
+    named = f"The lock is the file {folder / 'lock'}, of process 123 on machine node7: delete it if"
+    assert f"left to another process, which trains it. {named}" in output
+    assert "1 of 2 runs are finished" in output
+    assert not (folder.parent / "shallow-seed1" / "lock").exists()
+    assert named in fails(["fit", "--config", str(config), "--run_dir", str(folder)], capsys)
+    (folder / "lock").unlink()
+    assert run_sweep(path)[0] == 0
+
+
 @pytest.mark.slow
 def test_lock_outlives_the_runner(tmp_path, faked):
     (tmp_path / "fake.py").write_text(FAKE.replace("0.05", "0.2"))
     plan = read_sweep(write_sweep(tmp_path, axes=None, seeds=[0]))
     job = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, []).start(plan.runs[0])
-    job.lock.close()  # as the end of this process would
+    job.release()  # as the end of this process would
     assert SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, []).start(plan.runs[0]) is None
     job.process.kill()
     job.process.wait()
