@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -87,10 +88,15 @@ def test_learning_rates_of_several_groups(config, tmp_path):
     assert own == pytest.approx([10 * value for value in common])
 
 
-def test_custom_logger_gets_all_numbers(config, tmp_path):
-    """A logger that is named takes the place of TensorBoard, which alone has the figures; an added one does not."""
+def test_custom_logger_gets_all_numbers(config, tmp_path, monkeypatch):
+    """And all settings.
+
+    A logger that is named takes the place of TensorBoard, which alone has the figures; an added one does not.
+    """
     custom = ["--trainer.logger=lightning.pytorch.loggers.CSVLogger", f"--trainer.logger.save_dir={tmp_path / 'csv'}"]
     short = ["--trainer.max_epochs", "1", "--model.vit.locality", "gaussian", *FIGURES]
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_JOB_NAME", "interactive")  # else Lightning would read the nodes of the job
     cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *short, *custom])
     with next((tmp_path / "csv").rglob("metrics.csv")).open() as file:
         rows = list(csv.DictReader(file))
@@ -101,6 +107,12 @@ def test_custom_logger_gets_all_numbers(config, tmp_path):
     ):
         (value,) = [float(row[name]) for row in rows if row[name]]
         assert 0 < value < 10
+    settings = yaml.safe_load(next((tmp_path / "csv").rglob("hparams.yaml")).read_text())
+    assert settings["vit"]["width"] == settings["model"]["vit"]["width"] == 16  # the first by Lightning
+    found = settings["data"]["batch_size"], settings["trainer"]["max_epochs"], settings["ema"], settings["processes"]
+    assert found == (8, 1, 0.9, 1)
+    (line,) = map(json.loads, (tmp_path / "run" / "history.jsonl").read_text().splitlines())
+    assert (line["host"], line["slurm_job"]) == (socket.gethostname(), "12")
     assert not list((tmp_path / "run").glob("events*"))
     custom[0] = custom[0].replace("=", "+=")
     short = short[: -len(FIGURES)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
+import socket
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from datetime import datetime, timezone
@@ -13,6 +15,7 @@ from typing import Any
 
 import lightning as L
 import torch
+import yaml
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 
@@ -36,6 +39,7 @@ class FinalMetrics(Callback):
     """Write the final validation metrics to a JSON file, which exists only for a finished run.
 
     TensorBoard gets the configuration as text at the start, and the hyperparameters with the metrics at the end.
+    Loggers of the user get all of the configuration at the start.
 
     Args:
         config: configuration of the run as text.
@@ -103,6 +107,10 @@ class FinalMetrics(Callback):
         writer = tensorboard(trainer)
         if writer is not None:
             writer.add_text("vit_configuration", "\n".join("    " + line for line in self.config.splitlines()))
+        settings = {**yaml.safe_load(self.config)["fit"], "processes": trainer.world_size}
+        for logger in trainer.loggers:
+            if not isinstance(logger, MetricsCSV | RunTensorBoard):
+                logger.log_hyperparams(settings)
 
     def on_fit_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if out_of_time(trainer):
@@ -191,6 +199,8 @@ class History(Callback):
             "expanded": self.expanded,
             "code": code(),
             "device": machine(module.device),
+            "host": socket.gethostname(),
+            **({"slurm_job": os.environ["SLURM_JOB_ID"]} if "SLURM_JOB_ID" in os.environ else {}),
             "processes": trainer.world_size,
             "versions": f"{versions()}, lightning {L.__version__}",
         }
