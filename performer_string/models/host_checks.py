@@ -52,7 +52,10 @@ def check_host(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
         )
     if not isinstance(blocks, nn.Sequential | nn.ModuleList) or not len(blocks):
         inner = " Give it the model inside: performerize(model.model, ...)." if hasattr(model, "model") else ""
-        raise ValueError(f"performerize takes a ViT of timm with `blocks`, which {kind} does not have.{inner}")
+        raise ValueError(
+            f"performerize takes a ViT of timm with `blocks`, which {type(model).__module__}.{kind} does not have."
+            f"{inner} In models of other libraries put MultiheadAttention in place of nn.MultiheadAttention."
+        )
     if layers is not None and not isinstance(layers, Sequence):
         raise ValueError(f"layers must hold places of blocks, as [0, 1], not {layers!r}.")
     count = len(blocks)

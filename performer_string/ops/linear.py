@@ -74,7 +74,8 @@ def linear_attention(
         positions: positions of the tokens, [N, C], for the locality alone: the rotation contains them already. Decays
             take time linear in N on a regular grid.
         num_prefix: number of leading tokens without a position, for the locality.
-        key_mask: mask of the keys, [B, N], True for keys to attend to. All other tokens must be finite too.
+        key_mask: mask of the keys, [B, N], True for keys to attend to. All other tokens, and their positions, must be
+            finite too.
         key_bias: bias b of the keys, [B, H, N], finite. Each product of features is multiplied by exp(b_j), as if b_j
             were added to a logit. With a normalised locality, b is raised to at least 50 below the largest of its head
             (400 in float64).

@@ -50,7 +50,7 @@ def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Te
         raise ValueError("packed sequences hold no padding: leave masked tokens out instead of giving a key_mask.")
     ends = cu_seqlens.tolist() if cu_seqlens.ndim == 1 else []
     lengths = tuple(end - start for start, end in itertools.pairwise(ends))
-    if not lengths or ends[0] != 0 or ends[-1] != q.shape[2] or min(lengths) < 0:
+    if not ends or ends[0] != 0 or ends[-1] != q.shape[2] or min(lengths, default=0) < 0:
         raise ValueError(
             f"cu_seqlens must be [0, n_1, n_1 + n_2, .., N] with N = {q.shape[2]} tokens, and not to decrease; got "
             f"{cu_seqlens.tolist()}."
@@ -100,4 +100,4 @@ def attend_packed(attend: SequenceAttention, q: Tensor, k: Tensor, v: Tensor, co
         out = attend(own_q, own_k, own_v, AttentionContext(None, context.locality, own, bias))
         for i, each in zip(members, out.split(1), strict=True):
             outputs[i] = each
-    return torch.cat(outputs, dim=2)
+    return torch.cat(outputs, dim=2) if outputs else v[:, :, :0]

@@ -99,7 +99,10 @@ def check_rotation_input(x: Tensor, leading: Sequence[int], num_positions: int, 
     if x.ndim < 3:
         raise ValueError(f"queries and keys must be [B, H, N, d], not {list(x.shape)}.")
     if x.shape[-1] != head_dim:
-        raise ValueError(f"the rotation is of heads of width {head_dim}, and not of {x.shape[-1]}.")
+        raise ValueError(
+            f"the rotation is of heads of width {head_dim}, and not of {x.shape[-1]}: build the encoding with "
+            f"head_dim={x.shape[-1]}."
+        )
     if x.shape[-2] != num_positions:
         swapped = x.ndim == 4 and x.shape[1] == num_positions
         hint = " Inputs are [B, H, N, d]: transpose(1, 2) those that are [B, N, H, d]." if swapped else ""

@@ -43,7 +43,7 @@ WRONG = {
     "too many positions": ("rope", WIDTH, 1, 9, "of 9 positions and not of 4"),
     "one position": ("rope", WIDTH, 1, 1, "of 1 positions and not of 4"),
     "too few positions": ("rope", WIDTH, 1, 3, "of 3 positions and not of 4"),
-    "narrower heads": ("rope", WIDTH // 2, 1, TOKENS, "of heads of width 4, and not of 8"),
+    "narrower heads": ("rope", WIDTH // 2, 1, TOKENS, "not of 8: build the encoding with head_dim=8"),
     "wider heads": ("rope", 2 * WIDTH, 1, TOKENS, "of heads of width 16, and not of 8"),
     "all layers": ("rope-mixed", WIDTH, 3, TOKENS, r"take by_layer\(positions\)"),
 }

@@ -12,7 +12,7 @@ from tests.helpers.small_vit import vit
 
 def test_other_models_are_refused_by_name():
     swin = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1), embed_dim=8, num_heads=(1, 1))
-    with pytest.raises(ValueError, match="which SwinTransformer does not have"):
+    with pytest.raises(ValueError, match=r"which timm\.models\.swin_transformer\.SwinTransformer does not have"):
         performerize(swin)
     beit = timm.create_model("beit_base_patch16_224", embed_dim=24, depth=1, num_heads=2, img_size=32)
     with pytest.raises(ValueError, match=r"block 0 of Beit has the attention timm\.models\.beit\.Attention; known are"):

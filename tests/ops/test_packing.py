@@ -165,6 +165,18 @@ def test_ends_that_do_not_fit(ends, kind, message):
         softmax_attention(q, k, v, cu_seqlens=torch.tensor(ends))
 
 
+@pytest.mark.parametrize("ends", [[0], [0, 0]])
+def test_no_sequence_with_tokens(ends):
+    """A batch that a filter has emptied, as in flash-attn."""
+    q, k, v = torch.randn(3, 1, 2, 0, 8)
+    phi = build_feature_map("elu", head_dim=8, num_heads=2)
+    for out in (
+        softmax_attention(q, k, v, cu_seqlens=torch.tensor(ends)),
+        linear_attention(q, k, v, phi, cu_seqlens=torch.tensor(ends)),
+    ):
+        assert out.shape == v.shape
+
+
 def test_what_does_not_go_with_packing():
     q, k, v = inputs(torch.float32)
     with pytest.raises(ValueError, match="hold no padding"):
