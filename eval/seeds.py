@@ -13,6 +13,9 @@ from eval.statistics import student_interval
 MAY_DIFFER = {"seed", "root", "workers", "download", "resolutions"}  # settings in which seeds of one model may differ
 
 
+FEW = "With few seeds they are too short: other seeds can differ by more."  # of intervals by the bootstrap
+
+
 def without_seed(model: str) -> str:
     """Return the name of a run without its seed: `linear` for `linear-seed3`."""
     return re.sub(r"-seed\d+$", "", model)
@@ -63,8 +66,8 @@ def few_seeds(rows: Sequence[Row]) -> list[str]:
 
     factors = " and ".join(f"{t.ppf(0.975, n - 1):.1f} with {n} seeds" for n in few)
     return [
-        f"Intervals over seeds are Student's, of as many standard errors of the mean: {factors}. They are of "
-        f"training runs, not of images."
+        f"Intervals of accuracies over seeds are Student's, of as many standard errors of the mean: {factors}. They "
+        f"are of training runs, not of images."
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from eval.evaluations import Shown
 from eval.plotting.comparison import comparison_figure
 from eval.report import Row, accuracy_title, select, unique
-from eval.seeds import few_seeds, mean_over_seeds, without_seed
+from eval.seeds import FEW, few_seeds, mean_over_seeds, without_seed
 from train.data.sizes import Size, ascending
 
 NOT_RECORDED = "not recorded"
@@ -78,4 +78,16 @@ def mean_cell(rows: Sequence[Row], column: str, form: str) -> str:
     return form.format(statistics.mean(values)) if values else NOT_RECORDED
 
 
-SHOWN = Shown(comparison_figure, summary, few_seeds, names=("model", "reference"))
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Return notes on what the intervals of accuracies, and of differences where there are any, are over."""
+    names = [str(name) for name in unique(rows, "model")]
+    models = {without_seed(name) for name in names}
+    if len(models) == 1:
+        return few_seeds(rows)
+    images = f"Intervals of differences are by the bootstrap over the {rows[0]['images']:,} images"
+    if len(names) == len(models):
+        return [f"{images}, of one seed each: other seeds can differ by more."]
+    return [*few_seeds(rows), f"{images} and these seeds. {FEW}"]
+
+
+SHOWN = Shown(comparison_figure, summary, notes, names=("model", "reference"))

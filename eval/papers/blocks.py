@@ -9,6 +9,7 @@ from typing import Any
 from eval.papers.records import MEASURED, NOT_BUILT, NOT_RUN, cell_of
 from eval.papers.table_spec import Budget, TableFile
 from eval.report import Row, unique
+from eval.seeds import FEW
 
 OUTSIDE = "not in this budget"
 NO_BUDGET = "no budget of this table has them"
@@ -113,8 +114,12 @@ def notes(
         images = max((int(record["images"]) for record in records if record["images"] != ""), default=0)
         views = table.budget(budget_name).views
         of = f"{images} {SPLITS[split]} {'images' if views == '1x1' else f'videos, each by the mean of {views} views'}"
-        over = f"{of} and {seeds} seeds" if seeds > 1 else f"{of}; one seed, so nothing on the spread of training runs"
-        lines.append(f"Intervals: 95 %, bootstrap (B = 1000) over {over}.")
+        over = (
+            f"{of} and {seeds} seeds. {FEW}"
+            if seeds > 1
+            else f"{of}; one seed, so nothing on the spread of training runs."
+        )
+        lines.append(f"Intervals: 95 %, bootstrap (B = 1000) over {over}")
     lines += note_on_tests(table, records)
     of_time = {name for name, spec in table.columns.items() if spec["measure"] in TIMES}
     if timed := unique((r for r in records if r["column"] in of_time and r["value"] != ""), "column"):
@@ -144,15 +149,18 @@ def note_on_tests(table: TableFile, records: Sequence[Row]) -> list[str]:
     if len(own) < len(by_reference):
         texts.insert(0, f"to {label_of(table, 'row', table.reference)}")
     to = "; ".join(texts) + ("," if own else "")
+    about = "They are about these trained models on other images, and not about other training runs."
     found = {
         table.columns.get(str(record["column"]), {}).get("test", "paired") for record in records if record["holm"] != ""
     }
     paired = f"Tests are {to} on the same images: p, and after the semicolon p by Holm's correction"
     if found == {"paired"}:
-        return [f"{paired} in this table."]
+        return [f"{paired} in this table. {about}"]
     if found == {"unpaired"}:
-        return [f"Tests are {to} and unpaired: p, and after the semicolon p by Holm's correction in this table."]
-    return [f"{paired} over the paired tests of this table. Unpaired tests are corrected apart."]
+        return [
+            f"Tests are {to} and unpaired: p, and after the semicolon p by Holm's correction in this table. {about}"
+        ]
+    return [f"{paired} over the paired tests of this table. Unpaired tests are corrected apart. {about}"]
 
 
 def attention_note(table: TableFile) -> list[str]:

@@ -101,8 +101,15 @@ def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logari
     if len(handles := key(styles, shown)) > 1:
         legend_above(figure, handles=handles)
     if intervals:
-        note_below(figure, "bars: 95 % intervals; one seed has those over images alone")
+        note_below(figure, interval_note(shown))
     return figure
+
+
+def interval_note(shown: Sequence[Row]) -> str:
+    """Return the note on what the intervals of a figure are over."""
+    several = any(int(record.get("seeds") or 0) > 1 for record in shown if is_measured(record))
+    over = "images and these seeds" if several else "images alone"
+    return f"bars: 95 % intervals over {over}; other seeds can differ by more"
 
 
 def axis_label(table: TableFile, column: str) -> str:
@@ -182,7 +189,7 @@ def draw_lines(
     if any(number(record["published"]) is not None for record in shown):
         handles.append(Line2D([], [], marker="D", color="none", markeredgecolor=GREY, label=PUBLISHED))
     legend_above(figure, handles=handles)
-    note_below(figure, "bars: 95 % intervals; one seed has those over images alone")
+    note_below(figure, interval_note(shown))
     return figure
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from eval import result_cache
-from eval.accuracy.compare_report import difference_cell
+from eval.accuracy.compare_report import difference_cell, notes
 from eval.cli import main
 from eval.training_log import read_log, seconds_to
 from tests.helpers.checkpoints import CONFIG, read, save
@@ -151,3 +151,17 @@ def test_user_mistakes(tmp_path, capsys):
             main(["compare", path, *FAST, *more])
         assert stop.value.code == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_note_says_what_intervals_of_differences_are_over():
+    """They are by the bootstrap, and those of accuracies over seeds are Student's."""
+
+    def said(*names: str) -> list[str]:
+        return notes([{"model": name, "images": 2000} for name in names])
+
+    assert said("a") == []
+    (one,) = said("a-seed0", "b-seed0")
+    assert "by the bootstrap over the 2,000 images, of one seed each: other seeds can differ by more." in one
+    accuracies, differences = said("a-seed0", "a-seed1", "b-seed0", "b-seed1")
+    assert "Intervals of accuracies over seeds are Student's" in accuracies
+    assert "by the bootstrap over the 2,000 images and these seeds. With few seeds they are too short" in differences

@@ -34,7 +34,9 @@ def test_several_models_at_several_resolutions(tmp_path, capsys):
 def test_few_seeds_are_explained_beneath_the_table(tmp_path, evaluation, capsys):
     models = [str(save(tmp_path / f"one-seed{seed}")) for seed in range(2)]
     main([evaluation, "--checkpoint", *models, "--resolutions", "60", "--images", "8"])
-    assert "of as many standard errors of the mean: 12.7 with 2 seeds." in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "Intervals of accuracies over seeds are Student's" in shown
+    assert "of as many standard errors of the mean: 12.7 with 2 seeds." in shown
 
 
 def test_rectangles_of_one_area_share_a_tick_and_not_its_label():

@@ -10,7 +10,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from eval.cli import main
-from eval.papers.figure import draw_table, place_ticks
+from eval.papers.figure import draw_table, interval_note, place_ticks
 from eval.papers.records import MEASURED
 from eval.papers.table_file import find_table, read_table
 from eval.papers.table_head import lines_of
@@ -162,3 +162,9 @@ def test_lines_have_ticks_where_was_measured(values, ticks, scale):
         assert [label.get_text() for label in axis.get_xticklabels()] == [str(tick) for tick in ticks]
     else:
         assert len(axis.get_xticks()) != len(values)
+
+
+def test_a_figure_says_what_its_intervals_are_over():
+    measured = {"state": MEASURED, "value": 50.0, "seeds": "1"}
+    assert "over images alone; other seeds can differ by more" in interval_note([measured])
+    assert "over images and these seeds; " in interval_note([measured, {**measured, "seeds": "3"}])

@@ -63,6 +63,8 @@ def test_videos_are_tested_by_the_views_of_the_budget(tmp_path, monkeypatch):
     records = [{**CELL, "data": "", "row": "", "state": MEASURED, "seeds": 1, "images": 40}]
     said = {name: "\n".join(notes(table, name, records, COMMAND, "cpu")) for name in budgets}
     assert "over 40 test images; one seed" in said["cpu"]
+    (several,) = notes(table, "cpu", [{**records[0], "seeds": 3}], COMMAND, "cpu")
+    assert "over 40 test images and 3 seeds. With few seeds they are too short" in several
     assert "over 40 test videos, each by the mean of 5x3 views; one seed" in said["full"]
 
 
@@ -169,7 +171,9 @@ def test_tests_name_what_each_row_is_compared_to():
     table.columns = {"accuracy": {"measure": "p-value"}, "Welch": {"measure": "p-value", "test": "unpaired"}}
     welch = [{**each, "column": "Welch"} for each in tested]
     assert note_on_tests(table, welch[:2])[0].startswith("Tests are to A and unpaired: p")
-    assert note_on_tests(table, tested + welch)[0].endswith("Unpaired tests are corrected apart.")
+    assert "Unpaired tests are corrected apart." in note_on_tests(table, tested + welch)[0]
+    for records in (tested, welch, tested + welch):
+        assert note_on_tests(table, records)[0].endswith("and not about other training runs.")
 
 
 def test_one_test_in_two_columns_counts_once_in_the_correction():
