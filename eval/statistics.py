@@ -88,7 +88,7 @@ def statistic_with_interval(
     return bootstrap_interval(drawn, images, seeds)
 
 
-class Test(NamedTuple):
+class Comparison(NamedTuple):
     """The result of a test of a difference of means.
 
     Attributes:
@@ -100,7 +100,7 @@ class Test(NamedTuple):
     p: float
 
 
-def paired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) -> Test:
+def paired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) -> Comparison:
     """Return the paired t-test of two models on the same images, each image's values averaged over the seeds.
 
     Its conclusion is about these trained models on other images, not about other training runs.
@@ -112,12 +112,13 @@ def paired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) -> T
 
     one, other = model.mean(0), reference.mean(0)
     if np.ptp(one - other) == 0:
-        return Test(0.0, 1.0) if one[0] == other[0] else Test(float(np.copysign(np.inf, one[0] - other[0])), 0.0)
+        t = 0.0 if one[0] == other[0] else float(np.copysign(np.inf, one[0] - other[0]))
+        return Comparison(t, 0.0 if t else 1.0)
     result = ttest_rel(one, other)
-    return Test(float(result.statistic), float(result.pvalue))
+    return Comparison(float(result.statistic), float(result.pvalue))
 
 
-def unpaired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) -> Test:
+def unpaired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) -> Comparison:
     """Return Welch's t-test of two models, treating images as independent; arguments as in `paired_test`."""
     from scipy.stats import ttest_ind
 
@@ -125,7 +126,7 @@ def unpaired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) ->
     if np.ptp(one) == np.ptp(other) == 0:
         return paired_test(model, reference)
     result = ttest_ind(one, other, equal_var=False)
-    return Test(float(result.statistic), float(result.pvalue))
+    return Comparison(float(result.statistic), float(result.pvalue))
 
 
 def mcnemar(only_one: int, only_other: int) -> float:
