@@ -13,6 +13,7 @@ from performer_string.utils.registry import nearest
 from performer_string.utils.renames import current_name
 from train.command.suggesting_parser import SuggestingParser
 from train.utils.errors import one_message
+from train.utils.imports import import_modules
 
 PLOT = "plot"
 
@@ -33,7 +34,15 @@ def build_parser(name: str | None = None) -> argparse.ArgumentParser:
 
         plot.description = redraw.__doc__
         redraw.add_arguments(plot)
+        plot.add_argument("--imports", nargs="+", default=[], help="modules to import first, with evaluations of yours")
     return parser
+
+
+def import_first(arguments: Sequence[str]) -> None:
+    """Import the modules of `--imports`, which may add evaluations to the list."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--imports", nargs="*", default=[])
+    import_modules(parser.parse_known_args(arguments)[0].imports)
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -51,9 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "matplotlib" not in sys.modules:
         os.environ["MPLBACKEND"] = "agg"  # no window is opened, so a missing backend does no harm
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    options = parse_arguments(arguments)
     try:
         with one_message():
+            import_first(arguments)
+            options = parse_arguments(arguments)
             if options.command == PLOT:
                 from eval import redraw
 

@@ -6,13 +6,10 @@ import sys
 
 import pytest
 
-from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES
+from tests.docs.conftest import TABLES
 from tests.helpers.pages import PAGES, blocks, name_of
-from train.data.images import AUGMENTATIONS
-from train.data.sources import SOURCES
 
 WITH_CODE = [page for page in PAGES if blocks(page, "python")]
-TABLES = (ENCODINGS, FEATURE_MAPS, LOCALITIES, SOURCES, AUGMENTATIONS)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import sys
 import pytest
 import yaml
 
-from eval.cli import parse_arguments
+from eval.cli import import_first, parse_arguments
 from eval.papers.plan import make_plan
 from eval.papers.table_file import read_table
 from performer_string import ViTConfig
@@ -103,9 +103,12 @@ def test_sweeps_have_these_runs(command, monkeypatch):
 
 
 @pytest.mark.parametrize("command", starting("python -m eval "))
-def test_evaluations_have_these_options(command):
+def test_evaluations_have_these_options(command, request):
+    if "--imports mine" in command:
+        request.getfixturevalue("own_module")
     for place, example in {"--checkpoint ...": "--checkpoint A", "--resolutions ...": "--resolutions 1"}.items():
         command = command.replace(place, example)
+    import_first(shlex.split(command)[3:])
     parse_arguments(shlex.split(command)[3:])  # what does not parse ends the program
 
 

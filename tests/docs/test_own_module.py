@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import re
 import shlex
 import sys
 
@@ -24,7 +25,7 @@ from tests.position import test_encodings
 from train import cli, sweep
 from train.checkpoint_file import read_checkpoint
 
-NAMES = ("golden", "softplus", "city-block", "discs", "blur")  # in the tables, in their order
+NAMES = ("golden", "softplus", "city-block", "discs", "blur", "head-scale", "calibration")  # of TABLES
 
 
 @pytest.mark.slow
@@ -39,6 +40,8 @@ def test_own_module_from_the_command_line(config, own_module, tmp_path, capsys):
         "softplus",
         "--model.vit.locality",
         "city-block",
+        "--model.vit.values",
+        "head-scale",
     ]
     options = ["--model.vit.feature_options", "{}", "--model.vit.encoding_options", "{speed: 0.7}"]
     run = tmp_path / "run"
@@ -67,6 +70,15 @@ def test_the_command_of_the_guide_trains(own_module, tmp_path):
     small = "--model.vit.variant null --model.vit.width 16 --model.vit.depth 1 --model.vit.num_heads 2 --ema 0"
     cli.run([*shlex.split(command)[3:], *small.split(), "--run_dir", str(tmp_path / "run"), "--data.workers", "0"])
     assert (tmp_path / "run" / "metrics.json").is_file()
+
+
+@pytest.mark.slow
+def test_own_evaluation_is_found_and_drawn_again(own_module, whole, tmp_path, capsys):
+    main(["calibration", str(whole), "--imports", "mine", "--images", "8", "--out", "out"])
+    main(["plot", "out/calibration.csv", "--imports", "mine", "--format", "pdf"])
+    first, second = re.findall(r"whole +\| +\d+ \| +(0\.\d+) \|$", capsys.readouterr().out, re.MULTILINE)[::2]
+    assert first == second
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".csv", ".pdf", ".png"}
 
 
 def test_missing_modules_are_named(config, own_module, capsys):

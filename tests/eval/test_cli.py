@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from eval.cli import build_parser, main, parse_arguments
-from eval.evaluations import EVALUATIONS, Command, Entry
+from eval.evaluations import EVALUATIONS, Command
 from tests.helpers.checkpoints import read, save
-from tests.helpers.pages import REPOSITORY, blocks
+from tests.helpers.pages import REPOSITORY
 
 
 def test_every_evaluation_says_its_columns():
@@ -27,19 +26,6 @@ def test_every_evaluation_says_its_columns():
         else:
             assert "Columns:" in evaluation.description, name
             assert entry.load_report() is evaluation.shown, name
-
-
-def test_evaluation_of_the_guide(tmp_path, monkeypatch, capsys):
-    """One module, whose table is the rows as they are."""
-    (code,) = blocks(REPOSITORY / "docs" / "guides" / "evaluate.md", "python")
-    (tmp_path / "halves.py").write_text(code.text)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(EVALUATIONS, "halves", Entry("halves", "halves of numbers"))
-    main(["halves", "--draws", "2"])
-    main(["plot", "runs/results/halves/halves.csv", "--format", "pdf"])
-    assert capsys.readouterr().out.count("| draw 1  |    0.5 |") == 2
-    assert {path.suffix for path in Path("runs/results/halves").iterdir()} == {".csv", ".png", ".pdf"}
 
 
 def test_reports_need_no_torch_and_a_figure_is_drawn_again(tmp_path):
