@@ -39,7 +39,8 @@ class DistillationConfig:
         teacher: path of a checkpoint, of a run's folder or of a published model; empty for no teacher.
         weight: share of the teacher's logits in the loss, 0 to 1.
         temperature: temperature T, above 0.
-        attention: weight of the attention transfer; 0 for none.
+        attention: weight of the attention transfer; 0 for none. |u_l|^2 is that of the batch of each process, so that
+            the loss depends a little on their number.
     """
 
     teacher: str = ""

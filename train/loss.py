@@ -25,7 +25,8 @@ class LossConfig:
         name: `cross-entropy`; `bce`, binary cross-entropy of each class, as in "ResNet strikes back"
             (arXiv:2110.00476); or `focal`, binary too, with less weight for well-classified samples (arXiv:1708.02002).
         class_weights: weight of each class, in the order of the labels; `balanced` for the inverse of their frequency
-            in the training images, with a mean of 1 over these images; none for equal weights.
+            in the training images, with a mean of 1 over these images; none for equal weights. The weighted
+            cross-entropy is a mean over the batch of each process, so that it depends a little on their number.
         focal_gamma: exponent gamma of the focal loss, in (1 - p)^gamma.
     """
 
