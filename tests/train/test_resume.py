@@ -162,6 +162,19 @@ def test_resume_of_a_run_that_early_stopping_ended(config, tmp_path, how, caplog
     assert metrics(run)["step"] == 50
 
 
+def test_a_longer_run_waits_anew_after_an_early_stop(config, tmp_path):
+    """Its count of validations came back at the limit, so that the next validation ended it again."""
+    run, stop = tmp_path / "run", {"monitor": "val/accuracy", "patience": 2, "min_delta": 100}
+    epochs, callbacks = "--trainer.max_epochs", "--trainer.callbacks"
+    fit(config, run, epochs, "4", callbacks, json.dumps({"class_path": "EarlyStopping", "init_args": stop}))
+    assert metrics(run)["step"] == 30
+    cli.run(["resume", str(run), epochs, "9"])
+    assert metrics(run)["step"] == 50
+    longer = {**stop, "patience": 3}
+    cli.run(["resume", str(run), callbacks, json.dumps({"class_path": "EarlyStopping", "init_args": longer})])
+    assert metrics(run)["step"] == 80
+
+
 def test_checkpoint_within_a_step_is_refused(config, tmp_path, capsys):
     """That of a validation between batches whose gradients are accumulated, before there is a last.ckpt."""
     run, options = tmp_path / "run", ["--trainer.accumulate_grad_batches", "2", "--trainer.val_check_interval", "3"]

@@ -1,14 +1,15 @@
-"""Callbacks that monitor a metric: its name, why `EarlyStopping` ended a training, and no resume by itself then."""
+"""Callbacks that monitor a metric: its name, why `EarlyStopping` ended a training, and when a resume trains on."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import lightning as L
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks.early_stopping import EarlyStopping, EarlyStoppingReason
 
 from performer_string.utils.registry import nearest
 from train.module import ImageClassifier
@@ -47,20 +48,31 @@ def check_monitors(trainer: L.Trainer, module: L.LightningModule) -> None:
             )
 
 
-def stopped_by(state: Mapping[str, Any]) -> bool:
-    """Return whether `EarlyStopping` has ended a training, by its state."""
-    return (
-        bool(state.get("stopping_reason")) or bool(state["stopped_epoch"]) or state["wait_count"] >= state["patience"]
-    )
+class WaitAnew(Callback):
+    """Let each `EarlyStopping` wait anew in a run that goes on after one, with the patience that is asked for now.
+
+    The checkpoint has a count of validations at its limit, so that the next one would end the training again.
+
+    Args:
+        callbacks: callbacks of the run, before the state of the checkpoint is loaded.
+    """
+
+    def __init__(self, callbacks: Iterable[Callback]):
+        self.patience = {each: each.patience for each in callbacks if isinstance(each, EarlyStopping)}
+
+    def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        for callback, patience in self.patience.items():
+            callback.wait_count, callback.patience = 0, patience
+            callback.stopping_reason = EarlyStoppingReason.NOT_STOPPED
 
 
 def why_stopped(trainer: L.Trainer) -> str:
     """Return a sentence on the `EarlyStopping` that ended a training; empty where none did.
 
-    A run that goes on after one keeps the state of its stop, so that the state alone does not tell.
+    A run that goes on until `min_epochs` keeps the state of its stop, so that the state alone does not tell.
     """
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if trainer.should_stop and isinstance(callback, EarlyStopping) and stopped_by(callback.state_dict()):
+        if trainer.should_stop and isinstance(callback, EarlyStopping) and callback.stopping_reason.value:
             best = float(callback.best_score)
             return (
                 f"EarlyStopping ended the training at step {trainer.global_step}: the best {callback.monitor} is "
@@ -69,20 +81,25 @@ def why_stopped(trainer: L.Trainer) -> str:
     return ""
 
 
-def refuse_to_go_on(run: Path, content: Mapping[str, Any], trainer: Mapping[str, Any], program: str) -> str:
+def refuse_to_go_on(
+    run: Path, content: Mapping[str, Any], trainer: L.Trainer, asked: Mapping[str, Any], program: str
+) -> str:
     """Return what to say of a run that `EarlyStopping` has ended and that has no new length; else an empty text.
 
     Args:
         run: folder of the run.
         content: content of its checkpoint.
-        trainer: options of the trainer in the command.
+        trainer: trainer, which gets a callback where the run has a new length.
+        asked: options of the trainer in the command.
         program: command that resumes a run.
     """
     states = [x for name, x in content.get("callbacks", {}).items() if name.startswith("EarlyStopping")]
-    if not any(map(stopped_by, states)) or not ((run / METRICS).is_file() and (run / CONFIG).is_file()):
+    stopped = any(state.get("stopping_reason") for state in states)
+    if not (stopped and (run / METRICS).is_file() and (run / CONFIG).is_file()):
         return ""
     saved = read_yaml(run / CONFIG).get("trainer") or {}
-    if any(saved.get(name) != trainer.get(name) for name in LENGTHS if name in saved):
+    if any(saved.get(name) != asked.get(name) for name in LENGTHS if name in saved):
+        trainer.callbacks.append(WaitAnew(trainer.callbacks))  # type: ignore[attr-defined]
         return ""
     again = f"{program} resume {shlex.quote(str(run))} --trainer.max_epochs N"
     return (

@@ -176,8 +176,8 @@ class TrainingCLI(AskedSettingsCLI):
                 check_no_average(self.resumed, content)
             if fits:
                 check_same_training(self.resumed, content, self)
-                folder, program = Path(config.run_dir), self.parser.prog
-                self.ended = refuse_to_go_on(folder, content, config.trainer.as_dict(), program)
+                folder, asked = Path(config.run_dir), config.trainer.as_dict()
+                self.ended = refuse_to_go_on(folder, content, self.trainer, asked, self.parser.prog)
         elif config.init_from:
             start_from(config.init_from, self.model, self.datamodule)
         choose_matmul_precision(config.matmul_precision, self.trainer)

@@ -193,10 +193,10 @@ def test_status_of_time_that_ends_between_epochs(config, whole, tmp_path, monkey
         assert validations(run) == [9, 19, 29]
 
 
-def test_a_run_that_goes_on_after_an_early_stop_does_not_name_it_at_its_end():
+def test_a_run_that_goes_on_to_min_epochs_does_not_name_an_early_stop_at_its_end():
     """The state of the stop stays in the callback."""
     callback = EarlyStopping("val/loss", patience=2)
-    callback.load_state_dict({**callback.state_dict(), "stopped_epoch": 3, "best_score": torch.tensor(0.5)})
+    callback.load_state_dict({**callback.state_dict(), "stopping_reason": 3, "best_score": torch.tensor(0.5)})
     trainer = SimpleNamespace(callbacks=[callback], global_step=40, should_stop=True)
     assert why_stopped(trainer).startswith("EarlyStopping ended the training at step 40: the best val/loss is 0.5")
     trainer.should_stop = False
