@@ -185,7 +185,9 @@ class ImageClassifier(L.LightningModule):
         mixed = targets
         if self.mixes:
             mix = self.mixes[int(torch.randint(len(self.mixes), ()))]
-            images, mixed = mix(images, targets)
+            shape = images.shape
+            images, mixed = mix(images.flatten(1, -3), targets)  # frames of videos as channels
+            images = images.view(shape)
         logits, terms = self.compare(images, random_positions(images, self.vit, self.optim))
         labels = self.training_loss(logits, mixed)
         loss = labels if self.teacher is None else (1 - self.distillation.weight) * labels + sum(terms.values())

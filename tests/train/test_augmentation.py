@@ -151,3 +151,17 @@ def test_all_ranks_draw_one_size_and_mixes_of_their_own():
 def test_scale_of_one_keeps_images():
     images = torch.rand(1, 1, 60, 60)
     assert random_size(images, ViT(ViTConfig(**VIT)), 1.0) is images
+
+
+@pytest.mark.parametrize("name", ["mixup", "cutmix"])
+def test_videos_are_mixed_as_images_are(name, monkeypatch):
+    """By the same share, or with the same cut, in all frames."""
+    video = {**VIT, "image_size": [4, 24, 24], "patch_size": [2, 12, 12]}
+    module = ImageClassifier(ViTConfig(**video), OptimConfig(**{name: 1.0}))
+    given, mixed = torch.rand(3, 1, 1, 24, 24).expand(3, 1, 4, 24, 24), []
+    monkeypatch.setattr(module, "log", lambda *args, **kwargs: None)
+    monkeypatch.setattr(module, "compare", lambda x, positions: mixed.append(x) or (torch.zeros(3, 4), {}))
+    module.training_step((given, torch.tensor([0, 1, 2])), 0)
+    assert mixed[0].shape == given.shape
+    assert not torch.equal(mixed[0], given)
+    assert torch.equal(mixed[0], mixed[0][:, :, :1].expand_as(given))
