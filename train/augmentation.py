@@ -20,6 +20,21 @@ def build_mixes(config: OptimConfig, num_classes: int) -> list[v2.Transform]:
     return mixes
 
 
+def mix_images(mixes: list[v2.Transform], images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the images and labels of a step, mixed by a random one of `build_mixes`, or as they are if there is none.
+
+    Args:
+        mixes: transforms.
+        images: images [B, C, H, W], or videos [B, C, T, H, W], whose frames are mixed alike.
+        targets: classes, [B].
+    """
+    if not mixes:
+        return images, targets
+    mix = mixes[int(torch.randint(len(mixes), ()))]
+    mixed, probabilities = mix(images.flatten(1, -3), targets)  # with frames as channels
+    return mixed.view(images.shape), probabilities
+
+
 def random_size(images: Tensor, vit: ViT, scale: float, seed: int | None = None) -> Tensor:
     """Return the images of a step, resized by a common factor that is log-uniform in [1 / scale, scale].
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from performer_string import ViT
-from performer_string.models.checkpoint import find_checkpoint
+from performer_string.models.checkpoint import CheckpointError, find_checkpoint
 from performer_string.utils.validation import check_types
 from train._compat import is_compiled
 from train.augmentation import possible_sides
@@ -100,6 +101,7 @@ class Teacher:
         if config.attention and is_compiled(student):
             raise ValueError("distillation.attention looks into the layers, which --compile hides: give one of them.")
         self.data, self.normal = data, self.normalisation(path, content)
+        self.squares = sum(float(weight.double().square().sum()) for weight in self.vit.parameters())
 
     def normalisation(self, path: Path, content: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Return the mean and standard deviation of the teacher's images, [C, 1, 1] each."""
@@ -135,6 +137,18 @@ class Teacher:
                     f"every step, such as those of {wrong[0]} pixels{resized}. Train at a multiple of {patch}, with "
                     f"patches that are one too where image_scale is above 1, or take another teacher."
                 )
+
+    def check_same(self, squares: float | None) -> None:
+        """Raise a CheckpointError where a run was trained with another teacher.
+
+        Args:
+            squares: sum of squares of the weights of its teacher; none in old checkpoints.
+        """
+        if squares is not None and not math.isclose(squares, self.squares, rel_tol=1e-9):
+            raise CheckpointError(
+                f"{self.config.teacher} has other weights than the teacher that this run was trained with: give that "
+                f"one by --model.distillation.teacher, or start another run from the run's weights by --init_from."
+            )
 
     def to(self, device: torch.device) -> Teacher:
         """Move the teacher's model to a device, and return the teacher."""

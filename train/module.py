@@ -19,7 +19,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from performer_string import ViT, ViTConfig
 from performer_string.models.saved_options import without_unused
 from performer_string.utils.renames import current_fields
-from train.augmentation import build_mixes, random_positions, random_size
+from train.augmentation import build_mixes, mix_images, random_positions, random_size
 from train.data.module import ImageData
 from train.data.unlabelled import IGNORED
 from train.dense import check_dense, mean_iou
@@ -182,12 +182,7 @@ class ImageClassifier(L.LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         images, targets = random_size(batch[0], self.vit, self.optim.image_scale, self.step_seed), batch[1]
-        mixed = targets
-        if self.mixes:
-            mix = self.mixes[int(torch.randint(len(self.mixes), ()))]
-            shape = images.shape
-            images, mixed = mix(images.flatten(1, -3), targets)  # frames of videos as channels
-            images = images.view(shape)
+        images, mixed = mix_images(self.mixes, images, targets)
         logits, terms = self.compare(images, random_positions(images, self.vit, self.optim))
         labels = self.training_loss(logits, mixed)
         loss = labels if self.teacher is None else (1 - self.distillation.weight) * labels + sum(terms.values())
@@ -235,6 +230,12 @@ class ImageClassifier(L.LightningModule):
         checkpoint["classifier"] = type(self).__qualname__
         if self.vit.preprocessing is not None:
             checkpoint["preprocessing"] = self.vit.preprocessing.plain()
+        if self.teacher is not None:
+            checkpoint["teacher"] = self.teacher.squares
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.teacher is not None:
+            self.teacher.check_same(checkpoint.get("teacher"))
 
     def configure_optimizers(self) -> Any:
         c = self.optim

@@ -130,7 +130,7 @@ def test_images_are_renormalised_for_teacher(tmp_path):
 
 
 @pytest.mark.slow
-def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path):
+def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path, capsys):
     vit = ["--model.vit.attention", "softmax", "--model.vit.registers", "1", "--model.optim.redraw_every", "0"]
     vit += ["--model.vit.feature_options", "{}"]
     short = ["--ema", "0", "--trainer.max_epochs", "2"]
@@ -139,7 +139,14 @@ def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path):
     fit(config, whole, *arguments)
     with killed("on_train_batch_end", 17):
         fit(config, resumed, *arguments)
-    cli.run(["resume", str(resumed)])
+    other, moved = save(tmp_path / "other", EXACT), tmp_path / "moved"
+    content = torch.load(other)
+    content["state_dict"]["vit.head.bias"] += 1
+    torch.save(content, other)
+    message = fails(["resume", str(resumed), "--model.distillation.teacher", str(other)], capsys)
+    assert f"{other} has other weights than the teacher that this run was trained with" in message
+    run.rename(moved)
+    cli.run(["resume", str(resumed), "--model.distillation.teacher", str(moved)])
     assert_same_weights(whole, resumed)
     one = read_checkpoint(last(whole))
     assert one["state_dict"].keys() == ImageClassifier(load_trained(whole).classifier.vit.config).state_dict().keys()

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from performer_string.models.checkpoint import CheckpointError
 from performer_string.utils.renames import current_fields
 from train.checkpoint import difference
@@ -104,6 +106,15 @@ def of_trainer(run: Path | None, config: Any) -> Iterator[Change]:
         yield Change("ema", saved["ema"], config.ema)
 
 
+def of_weights(content: Mapping[str, Any], cli: Any) -> Iterator[Change]:
+    """Yield a precision under which the weights have another type; mixed ones leave them in float32."""
+    types = {"bf16-true": torch.bfloat16, "transformer-engine": torch.bfloat16, "64-true": torch.float64}
+    asked = types.get(str(cli.trainer.precision), torch.float32)
+    name, _ = next(cli.model.named_parameters())
+    if (before := content["state_dict"][name].dtype) != asked:
+        yield Change("trainer.precision", f"weights in {before}", cli.trainer.precision)
+
+
 def check_complete(path: str | Path, content: Mapping[str, Any], accumulated: int) -> None:
     """Raise a CheckpointError for a checkpoint that lacks a part of the state that a training goes on with.
 
@@ -139,6 +150,7 @@ def check_same_training(path: str | Path, content: Mapping[str, Any], cli: Any) 
     found = [
         *of_model(content["hyper_parameters"], cli.model.hparams),
         *of_data(content["ImageData"], cli.datamodule, cli.trainer.world_size),
+        *of_weights(content, cli),
         *of_trainer(run, cli.config[cli.subcommand]),
     ]
     if not found:
