@@ -52,6 +52,12 @@ from train.optim import OptimConfig
         (["--trainer.max_epochs", "0"], "there is nothing to train"),
         (["--trainer.max_steps", "0"], "there is nothing to train"),
         (["--trainer.limit_train_batches", "0.0"], "limit_train_batches is 0, so that there is nothing to train"),
+        (["--model.loss.focal_gamma", "5"], "focal_gamma 5.0 has no effect without --model.loss.name focal"),
+        (
+            ["--model.distillation", "{teacher: x.ckpt, weight: 0.0, attention: 1.0, temperature: 4.0}"],
+            "temperature 4.0 has no effect without a --model.distillation.weight above 0",
+        ),
+        (["--data.watch_test", "true", "--trainer.limit_val_batches", "0.0"], "watch_test True has no effect without"),
         (["--trainer.barebones", "true"], "barebones has no checkpoints"),
         (["--trainer.accelerator", "tpu"], "error: Requirement 'torch_xla"),
     ],

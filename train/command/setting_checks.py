@@ -9,7 +9,10 @@ from typing import Any
 from torch.compiler import list_backends
 
 from performer_string.utils.registry import lookup
+from train.data.module import ImageData
 from train.data.tasks import TASKS
+from train.distill import DistillationConfig
+from train.loss import LossConfig
 from train.trainer.sharding import NAME
 
 log = logging.getLogger(__name__)
@@ -61,8 +64,32 @@ def check_command(command: str | None, config: Any) -> None:
         raise ValueError(f"--figures_every must be 0 or more validations, not {config.figures_every}.")
     if fits and not config.ckpt_path and 0 in (config.trainer.max_epochs, config.trainer.max_steps):
         raise ValueError("trainer.max_epochs or trainer.max_steps is 0, so that there is nothing to train.")
+    if fits and not config.ckpt_path:
+        check_effects(config)
     if fits and config.trainer.limit_train_batches == 0:
         raise ValueError("trainer.limit_train_batches is 0, so that there is nothing to train.")
+
+
+def check_effects(config: Any) -> None:
+    """Raise a ValueError for a setting other than its default that has no effect beside another one."""
+    focal, taught = config.model.loss.name == "focal", config.model.distillation.weight > 0
+    for name, default, used, why in (
+        ("model.loss.focal_gamma", LossConfig.focal_gamma, focal, "--model.loss.name focal"),
+        (
+            "model.distillation.temperature",
+            DistillationConfig.temperature,
+            taught,
+            "a --model.distillation.weight above 0",
+        ),
+        (
+            "data.watch_test",
+            ImageData.watch_test,
+            config.trainer.limit_val_batches != 0,
+            "validation (limit_val_batches 0)",
+        ),
+    ):
+        if config[name] != default and not used:
+            raise ValueError(f"{name} {config[name]} has no effect without {why}: leave it out.")
 
 
 def check_trainer(trainer: Any) -> None:
