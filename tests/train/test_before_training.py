@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from PIL import Image
 
 from tests.helpers.runs import fails, fit
 from tests.helpers.training import TINY
 from train import cli
-from train.command.dry_run import epochs_line
+from train.command.dry_run import epochs_line, limited, validations_of
 from train.data.image_checks import broken_images, check_test_classes
 from train.data.module import ImageData
 
@@ -129,6 +130,26 @@ def test_one_process_finds_a_rate_and_opens_images(recipe, capsys):
         message = fails([*recipe, *ON_TWO, "--trainer.accumulate_grad_batches", "3", option], capsys)
         assert "--trainer.devices 1 --trainer.accumulate_grad_batches 6" in message
     assert "--dry_run --trainer.devices 1" in fails([*recipe, *ON_TWO, "--check_data"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({}, 3),
+        ({"val_check_interval": 0.5}, 6),
+        ({"val_check_interval": 4}, 7),
+        ({"check_val_every_n_epoch": 2}, 2),
+        ({"val_check_interval": 7, "check_val_every_n_epoch": None}, 5),
+    ],
+    ids=str,
+)
+def test_validations_of_three_epochs_of_ten_batches(options, count):
+    trainer = Trainer(**options, logger=False, enable_checkpointing=False, accelerator="cpu")
+    assert validations_of(trainer, 30, 10) == count
+
+
+def test_batches_under_a_limit():
+    assert [limited(10, limit) for limit in (None, 1.0, 0.25, 0.01, 4, 20)] == [10, 10, 2, 1, 4, 10]
 
 
 @pytest.mark.slow

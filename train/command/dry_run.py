@@ -133,12 +133,30 @@ def data_lines(data: ImageData) -> list[tuple[str, str]]:
     return [*lines, *((f"classes, {name}", text) for name, text in classes.items() if text)]
 
 
+def limited(batches: int, limit: float | None) -> int:
+    """Return the number of batches under a limit: a number of them, a share, or none."""
+    return min(batches, limit) if isinstance(limit, int) else max(1, int(batches * (limit or 1.0)))
+
+
+def validations_of(trainer: L.Trainer, batches: float, epoch: int) -> int:
+    """Return the number of validations in a training, with the one at its end.
+
+    Args:
+        trainer: trainer of the training.
+        batches: number of batches in the training.
+        epoch: number of batches in an epoch.
+    """
+    every, within = trainer.check_val_every_n_epoch, limited(epoch, trainer.val_check_interval)
+    if every is None:
+        return math.ceil(batches / trainer.val_check_interval)
+    more = batches % (epoch * every) or epoch % within  # the last step has one of its own
+    return int(batches / epoch / every) * (epoch // within) + (1 if more else 0)
+
+
 def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tuple[str, str]]:
     """Return names and texts about the time of the training, estimated from the timed batches."""
-    limit, loader = trainer.limit_train_batches, data.train_dataloader()
-    world = trainer.world_size  # `measure` trains on one device
-    epoch = max(1, len(loader) // world)
-    epoch = min(epoch, limit) if isinstance(limit, int) else max(1, int(epoch * (1.0 if limit is None else limit)))
+    world, loader = trainer.world_size, data.train_dataloader()  # `measure` trains on one device
+    epoch = limited(max(1, len(loader) // world), trainer.limit_train_batches)
     batch = statistics.median(watch.train[WARM_UP:] or watch.train)
     batches = math.inf
     if trainer.max_epochs is not None and trainer.max_epochs > 0:
@@ -147,9 +165,10 @@ def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tu
         batches = min(batches, trainer.max_steps * trainer.accumulate_grad_batches)
     loaders = data.val_dataloader() if watch.validation else []
     validation = sum(
-        math.ceil(len(loader) / world) * statistics.median(watch.validation[n]) for n, loader in enumerate(loaders)
+        limited(math.ceil(len(loader) / world), trainer.limit_val_batches) * statistics.median(watch.validation[n])
+        for n, loader in enumerate(loaders)
     )
-    count = max(1, math.ceil(batches / epoch / (trainer.check_val_every_n_epoch or 1))) if loaders else 0
+    count = validations_of(trainer, batches, epoch) if loaders else 0
     measured = f"{batch:.3g} s" if batch >= 1 else f"{1000 * batch:.3g} ms"
     measured += f" a batch of {data.batch_size}{'' if world == 1 else ' on one device'}"
     validations = "1 validation of" if count == 1 else f"{count} validations, each of"
