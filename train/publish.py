@@ -133,7 +133,7 @@ def measure(trained: Trained, options: argparse.Namespace, device: torch.device)
 def publish(options: argparse.Namespace) -> tuple[ViT, ModelDetails]:
     """Test a model and write its folder; return the model and the details on its card."""
     path, run = choose(options.run, options.best)
-    check_free(options.folder, options.overwrite)
+    check_free(options.folder.expanduser(), options.overwrite)
     content = read_checkpoint(path)
     if not_finished := unfinished(run, content):
         sys.stderr.write(f"{not_finished}\n")

@@ -132,11 +132,13 @@ def test_rounded_weights_are_half_as_large_and_computed_in_float32(run, tmp_path
     )
 
 
-def test_nothing_of_the_user_is_replaced_unless_asked(run, tmp_path, capsys):
+def test_nothing_of_the_user_is_replaced_unless_asked(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / "ants"
     folder.mkdir()
     (folder / "README.md").write_text("mine")
-    assert "holds README.md: choose another folder" in refused_publishing([run, folder, "--skip_test"], capsys)
+    for name in (folder, "~/ants"):
+        assert "holds README.md: choose another folder" in refused_publishing([run, name, "--skip_test"], capsys)
     assert [path.name for path in folder.iterdir()] == ["README.md"]
     main([str(run), str(folder), "--skip_test", "--overwrite"])
     assert "# ants" in (folder / "README.md").read_text()
