@@ -42,6 +42,14 @@ def test_fit_in_mixed_precision(config, tmp_path):
     assert all(torch.isfinite(value).all() and value.dtype == torch.float32 for value in weights.values())
 
 
+def test_end_of_a_run_without_validation(config, tmp_path, caplog):
+    """It was said to be finished already."""
+    caplog.set_level("INFO")
+    fit(config, tmp_path / "run", "--trainer.max_epochs", "1", "--trainer.limit_val_batches", "0")
+    assert f"{tmp_path / 'run'}: done, step 10." in caplog.text
+    assert "is finished" not in caplog.text
+
+
 def test_files_and_curves_of_a_run(config, tmp_path):
     whole = tmp_path / "run"
     fit(config, whole, *FIGURES)

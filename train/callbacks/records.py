@@ -124,6 +124,7 @@ class FinalMetrics(Callback):
 
     def write(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Write the metrics of the last validation."""
+        self.validated_at = trainer.global_step  # also without a validation: this process has trained
         metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")}
         for logger in trainer.loggers:
             if isinstance(logger, RunTensorBoard):
