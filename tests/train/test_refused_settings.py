@@ -38,6 +38,7 @@ from train.optim import OptimConfig
         (["--model.optim.lr", "-1"], "error: lr must be positive and weight_decay 0 or more, not -1.0"),
         (["--trainer.precision", "16-true"], "without a loss scale"),
         (["--seed_everything", "true"], "seed_everything must be a number, 0 or more, not true"),
+        (["--seed_everything", "-1"], "seed_everything must be a number, 0 or more, not -1"),
         (["--init_from", "a", "--ckpt_path", "b"], "give one of them"),
         (["--data.augment", "[flip]"], "augment has no meaning for the arrow task"),
         (["--model.optim.image_scale", "1.5"], "image_scale has no meaning for the arrow task"),

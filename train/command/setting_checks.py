@@ -26,8 +26,8 @@ GROUPS = (
 
 
 def check_seed(value: int | bool) -> int:
-    """Return a seed; raise a ValueError for true and false, which Lightning accepts as a random or no seed."""
-    if isinstance(value, bool):
+    """Return a seed; raise a ValueError for others, as true and false, which are a random or no seed for Lightning."""
+    if isinstance(value, bool) or value < 0:
         raise ValueError(f"seed_everything must be a number, 0 or more, not {str(value).lower()}.")
     return value
 
