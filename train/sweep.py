@@ -147,8 +147,8 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train the runs of a sweep, and print its table and the commands for its evaluation.
 
-    The exit status is 130 after Ctrl-C, 143 after SIGTERM, 75 after SLURM's warning, and 1 where a run failed or ran
-    out of time.
+    The exit status is 130 after Ctrl-C, 143 after SIGTERM, 75 after SLURM's warning, and 1 where a run failed, ran
+    out of time, or is left to another process.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     options, of_fit = parse_arguments(arguments)
