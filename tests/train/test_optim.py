@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -30,6 +32,11 @@ def test_learning_rate_rises_and_falls():
     assert rates[55] == pytest.approx((1 + 0.01) / 2)
     assert rates[100] == pytest.approx(0.01)
     assert learning_rate(0, 100, 0.0, 0.0) == 1
+
+
+def test_warm_up_of_a_fraction_of_steps():
+    rates = [learning_rate(step, 10, 0.25, 0.0) for step in range(4)]  # of 2.5 steps
+    assert rates == pytest.approx([0.4, 0.8, 1.0, (1 + math.cos(math.pi / 15)) / 2])
 
 
 def test_constant_rate():

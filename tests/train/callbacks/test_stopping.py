@@ -16,7 +16,7 @@ from tests.helpers.training import last
 from train import cli
 from train.callbacks.early_stopping import why_stopped
 from train.callbacks.metrics import GradientNorm
-from train.callbacks.stopping import CleanStop
+from train.callbacks.stopping import CleanStop, validation_due
 from train.checkpoint_file import read_checkpoint
 from train.module import ImageClassifier
 from train.runs.folder import OUT_OF_TIME
@@ -201,3 +201,14 @@ def test_a_run_that_goes_on_to_min_epochs_does_not_name_an_early_stop_at_its_end
     assert why_stopped(trainer).startswith("EarlyStopping ended the training at step 40: the best val/loss is 0.5")
     trainer.should_stop = False
     assert not why_stopped(trainer)
+
+
+@pytest.mark.parametrize(("every", "epoch", "due"), [(1, 0, [4, 9]), (2, 0, []), (2, 1, [4, 9]), (None, 1, [1, 7])])
+def test_batches_after_which_a_validation_is_due(every, epoch, due):
+    """Ten batches an epoch, with a validation after each fifth of an epoch, or each sixth of all."""
+    batches = 5 if every else 6
+    for index in range(10):
+        loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=10 * epoch + index))
+        ends = {"max_steps": -1, "max_epochs": 4, "is_last_batch": index == 9, "current_epoch": epoch}
+        trainer = SimpleNamespace(check_val_every_n_epoch=every, val_check_batch=batches, fit_loop=loop, **ends)
+        assert validation_due(trainer, index) == (index in due), index
