@@ -97,8 +97,8 @@ class ImageClassifier(L.LightningModule):
 
         ignored = IGNORED if vit.head == "dense" else None
 
-        def accuracy() -> MulticlassAccuracy:  # the data module checks the classes; a check here would wait for the GPU
-            return MulticlassAccuracy(classes, average="micro", ignore_index=ignored, validate_args=False)
+        def accuracy(k: int = 1) -> MulticlassAccuracy:  # the data module checks the classes: here it waits for the GPU
+            return MulticlassAccuracy(classes, k, average="micro", ignore_index=ignored, validate_args=False)
 
         self.accuracy = nn.ModuleList(accuracy() for _ in self.resolutions)
         self.train_accuracy, self.test_accuracy = accuracy(), accuracy()
@@ -106,6 +106,7 @@ class ImageClassifier(L.LightningModule):
         self.mixes = build_mixes(self.optim, classes)
         dense = self.resolutions if vit.head == "dense" else []
         self.iou = nn.ModuleList(mean_iou(classes) for _ in dense)
+        self.top5 = nn.ModuleList(accuracy(5) for _ in self.resolutions if classes >= 100 and not dense)
 
     def check_settings(self) -> None:
         """Raise a ValueError for incompatible settings of the model and its training."""
@@ -217,7 +218,7 @@ class ImageClassifier(L.LightningModule):
     def score(self, split: str, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         """Return the logits of a `val` or `test` batch at a resolution, and log its metrics."""
         logits = self(batch[0]).float()
-        for name, metrics in (("accuracy", self.accuracy), ("miou", self.iou)):
+        for name, metrics in (("accuracy", self.accuracy), ("top5_accuracy", self.top5), ("miou", self.iou)):
             if metrics:
                 metric = cast(Metric, metrics[index])
                 metric(logits, batch[1])

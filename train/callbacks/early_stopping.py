@@ -21,7 +21,7 @@ LENGTHS = ("max_epochs", "max_steps", "min_epochs", "min_steps", "callbacks")  #
 
 def validation_metrics(module: ImageClassifier) -> list[str]:
     """Return the names that a validation logs."""
-    names = ["val/accuracy", "val/miou"][: 2 if module.iou else 1]
+    names = ["val/accuracy", *["val/top5_accuracy"] * bool(module.top5), *["val/miou"] * bool(module.iou)]
     return names + [f"{name}_{size}" for name in (*names, "val/loss") for size in module.resolutions]
 
 
