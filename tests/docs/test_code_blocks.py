@@ -29,6 +29,7 @@ def test_python_blocks_run(page, tables, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
     monkeypatch.setitem(sys.modules, "page", type(sys)("page"))  # where classes of the page say that they are from
+    monkeypatch.setitem(sys.modules, "mine", type(sys)("mine"))  # the reader's, whose code is that of the page here
     for block in blocks(page, "python"):
         code = compile(block.text, name_of(page), "exec")
         if not block.needs:
