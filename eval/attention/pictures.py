@@ -147,10 +147,12 @@ def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) ->
     data = load_trained(path).data
     take_root(data, options.root, str(path))
     data.setup("test")
-    held_out: Any = data.held_out("test", size, options.example + 1)
+    held_out: Any = data.held_out("test", size, 0 if data.task is None else options.example + 1)
     if options.example >= len(held_out):
         raise ValueError(f"--example {options.example}: there are {len(held_out)} test images, counted from 0.")
-    image, label = held_out[options.example]
+    # By the number in the data set, which `eval confusion` prints; evaluations take images in another order.
+    indices = getattr(held_out, "indices", None)
+    image, label = held_out[options.example if indices is None else indices.tolist().index(options.example)]
     truth = "" if vit.config.head == "dense" else f": {class_names(vit)[label]}"
     name = f"test image {options.example}{truth}"
     return preprocessing.normalise(image), name, keep_picture(image.permute(1, 2, 0).numpy(), size)
