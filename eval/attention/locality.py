@@ -26,6 +26,7 @@ from eval import checkpoints
 from eval.argument_types import WithoutRepetitions, square_number
 from eval.attention.locality_report import SHOWN
 from eval.evaluations import Evaluation
+from eval.models import check_images
 from eval.report import MAJORITY, Row
 from eval.speed.measure import CachedCall, add_rounds, peak_bytes, time_in_turn
 from performer_string import ViT, fold
@@ -116,6 +117,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     if options.probes < 1:
         raise ValueError(f"a radius needs at least 1 image, not {options.probes}.")
     models = checkpoints.load_models(options)
+    for trained in models:
+        check_images(trained.classifier.vit, trained.name)  # times are of square images
     for row in checkpoints.accuracies(models, options, device):
         columns = {name: row[name] for name in FROM_ACCURACY}
         yield make_row("accuracy", row["model"], "accuracy in %", row["accuracy"], **columns)

@@ -241,8 +241,8 @@ def measure_models(models: Iterable[tuple[str, ViT]]) -> Iterator[Row]:
     """
     for title, vit in models:
         vit = vit.double().eval()
-        height, width = vit.train_grid
-        images = torch.randn(2, vit.config.in_channels, height * vit.patch[0], width * vit.patch[1]).double()
+        size = (n * p for n, p in zip(vit.train_grid, vit.patch, strict=True))  # of images, videos or sequences
+        images = torch.randn(2, vit.config.in_channels, *size).double()
         logits = moved_logits(vit, images, 0.0)
         change = float((moved_logits(vit, images, SHIFT) - logits).abs().max() / logits.abs().max())
         yield make_row("models", title, "logits, all positions moved", change, expected_of_model(vit))

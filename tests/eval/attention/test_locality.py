@@ -8,12 +8,15 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from eval import checkpoints
 from eval.attention.locality import attention_radius
 from eval.attention.locality_report import draw_radii, summary
 from eval.cli import main
 from performer_string import grid_positions
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.checkpoint import load_trained
+from train.data.module import ImageData
+from train.data.moving_arrow import MovingArrowTask
 
 QUICK = ["--resolutions", "60", "84", "--images", "8", "--tokens", "16", "64", "--rounds", "5", "--probes", "2"]
 
@@ -132,3 +135,13 @@ def test_bad_arguments(tmp_path, arguments, message, capsys):
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "one" / "results").exists()
+
+
+def test_a_model_of_videos_is_refused_before_anything_is_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(checkpoints, "count_right", None)
+    config = replace(CONFIG, image_size=[4, 36, 36], patch_size=[2, 12, 12])
+    data = ImageData("moving_arrow", size=[4, 36, 36], moving_arrow=MovingArrowTask(arrows=2, letters="A"))
+    with pytest.raises(SystemExit) as stop:
+        main(["locality", str(save(tmp_path / "one", config, data)), "--images", "4", "--probes", "2"])
+    assert stop.value.code == 2
+    assert "one is a model of videos or volumes, and this command takes models of images" in capsys.readouterr().err

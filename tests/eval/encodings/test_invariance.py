@@ -18,6 +18,8 @@ from performer_string.position import Encoding, SeparableEncoding
 from performer_string.position.liere import LieRE
 from tests.helpers.checkpoints import CONFIG, read, save
 from tests.helpers.encodings import make_encoding
+from train.data.module import ImageData
+from train.data.moving_arrow import MovingArrowTask
 
 
 def invariance_rows(tmp_path: Path) -> list[dict[str, str]]:
@@ -84,6 +86,14 @@ def test_invariance_of_a_checkpoint(tmp_path, monkeypatch, capsys, changes, expe
     main(["invariance", "--checkpoint", str(path), "--out", str(tmp_path)])
     rows = read(tmp_path / "invariance.csv")[1]
     assert [(row["name"], row["expected"], row["holds"]) for row in rows] == [("one", expected, "True")]
+
+
+def test_invariance_of_a_model_of_videos(tmp_path):
+    config = replace(CONFIG, image_size=[4, 36, 36], patch_size=[2, 12, 12], encoding="rope", attention="softmax")
+    data = ImageData("moving_arrow", size=[4, 36, 36], moving_arrow=MovingArrowTask(arrows=2, letters="A"))
+    main(["invariance", str(save(tmp_path / "one", config, data)), "--out", str(tmp_path)])
+    ((row,)) = read(tmp_path / "invariance.csv")[1]
+    assert (row["name"], row["expected"], row["holds"]) == ("one", "exact", "True")
 
 
 class Golden(SeparableEncoding):
