@@ -10,10 +10,15 @@ import torch
 
 from eval.cli import main, parse_arguments
 from tests.helpers.checkpoints import CONFIG, read, save
+from tests.helpers.tiny_images import write_folder
 from train.checkpoint import load_trained
 from train.data.arrow import ArrowTask
 from train.data.generated import GeneratedDataset
 from train.data.module import ImageData
+
+
+def arrows(seed: int) -> ImageData:
+    return ImageData("arrow", val_size=8, size=[60, 60], workers=0, batch_size=8, seed=seed)
 
 
 def refusal(arguments, capsys) -> str:
@@ -76,6 +81,28 @@ def test_models_of_other_images(tmp_path, capsys):
     main(["resolution", "--checkpoint", one, few, "--resolutions", "60", "--images", "16"])
     main(["resolution", "--checkpoint", one, "--resolutions", "60", "--images", "50"])
     assert {row["images"] for row in read(tmp_path / "one" / "results" / "resolution.csv")[1]} == {"50"}  # drawn
+
+
+def test_other_training_seeds_have_the_same_test_images(tmp_path, capsys):
+    paths = [str(save(tmp_path / f"m{seed}", data=arrows(seed))) for seed in (0, 1)]
+    options = ["--resolutions", "60", "--images", "4"]
+    main(["resolution", *paths, *options])
+    assert "would be tested on different images (seed: 0 and 1)" in refusal(
+        [*paths, *options, "--split", "train"], capsys
+    )
+
+
+def test_two_folders_have_other_test_images(tmp_path, capsys):
+    paths = []
+    for name in ("a", "b"):
+        root = tmp_path / f"images-{name}"
+        write_folder(root, 24, 2, classes=2)
+        data = ImageData("folder", str(root), size=[24, 24], workers=0, mean=[0.5] * 3, std=[0.2] * 3)
+        data.setup()
+        config = replace(CONFIG, image_size=24, in_channels=3, num_classes=2)
+        paths.append(str(save(tmp_path / name, config, data)))
+    said = refusal([*paths, "--resolutions", "24"], capsys)
+    assert f"would be tested on different images (root: {tmp_path}/images-a and {tmp_path}/images-b)" in said
 
 
 def test_two_models_of_one_name(tmp_path, capsys):

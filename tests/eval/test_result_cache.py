@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from eval import result_cache
 from eval.accuracy import compare
 from eval.cli import main
 from eval.papers import command, training
 from eval.result_cache import modules_digest, source_digest
-from tests.helpers.checkpoints import save
+from tests.helpers.checkpoints import CONFIG, save
+from tests.helpers.tiny_images import write_folder
+from train.data.module import ImageData
 
 SOURCE = """SCALE = 2.0
 
@@ -94,6 +100,44 @@ def test_costs_of_another_kind_of_gpu(tmp_path, monkeypatch, measured):
         main(["compare", run, "--resolutions", "60", "--images", "8"])
         assert measured.count("peak_bytes") == times
     assert measured.count("measure_images") == 1
+
+
+FOLDER = replace(CONFIG, image_size=24, in_channels=3, num_classes=2)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Return the checkpoint of a model of a folder of images, which is `images` beside its run."""
+    write_folder(tmp_path / "images", 24, 4, classes=2)
+    data = ImageData("folder", str(tmp_path / "images"), size=[24, 24], workers=0, mean=[0.5] * 3, std=[0.2] * 3)
+    data.setup()
+    return save(tmp_path / "one", FOLDER, data)
+
+
+def test_an_image_that_was_replaced_is_measured_again(folder, tmp_path, measured):
+    """By another one of so many bytes."""
+    image = next((tmp_path / "images" / "test").rglob("*.png"))
+    for times in (1, 2):
+        main(["compare", str(folder), "--resolutions", "24"])
+        assert measured.count("measure_images") == times
+        before = image.stat()
+        image.write_bytes(image.read_bytes())
+        os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000_000))
+        assert image.stat().st_size == before.st_size
+    main(["compare", str(folder), "--resolutions", "24"])
+    main(["compare", str(folder), "--resolutions", "24"])
+    assert measured.count("measure_images") == 3
+
+
+@pytest.mark.parametrize(("name", "value"), [("mean", [0.4] * 3), ("std", [0.3] * 3), ("background", [0, 0, 0])])
+def test_images_that_are_normalised_otherwise_are_measured_again(folder, measured, name, value):
+    content = torch.load(folder, weights_only=True)
+    for times in (1, 2):
+        main(["compare", str(folder), "--resolutions", "24"])
+        assert measured.count("measure_images") == times
+        for part in (content["ImageData"], content["ImageData"]["config"]):
+            part |= {name: value} if name in part else {}
+        torch.save(content, folder)
 
 
 def test_modules_of_the_user(tmp_path, monkeypatch, next_process):

@@ -45,6 +45,11 @@ def test_student_interval():
     assert student_interval([1.0, 3.0]) == pytest.approx((2.0, 2 - 12.7062, 2 + 12.7062), abs=1e-4)
 
 
+def test_an_interval_is_the_same_at_each_call():
+    values = RNG.random((2, 40))
+    assert mean_with_interval(values) == mean_with_interval(values)
+
+
 def answers(accuracy: float, alike: np.ndarray, share: float) -> np.ndarray:
     """Return which images are right: as `alike` for a share of them, else at random."""
     return np.where(RNG.random(IMAGES) < share, alike, RNG.random(IMAGES) < accuracy)

@@ -11,7 +11,15 @@ import torch
 from scipy.stats import ttest_rel
 
 from eval.papers.measured import Measured
-from eval.papers.measures import best_by_test, best_validation, difference, epoch_seconds, epochs_to, p_value
+from eval.papers.measures import (
+    best_by_test,
+    best_validation,
+    difference,
+    epoch_seconds,
+    epochs_to,
+    ms_per_batch,
+    p_value,
+)
 from eval.papers.measures import relative_drop as drop_of
 from eval.papers.results import Results
 from eval.papers.write import training_curves
@@ -101,6 +109,12 @@ def test_differences_and_tests_are_to_the_reference_of_the_row(tmp_path):
         expected = ttest_rel(right["c"], right[reference])
         assert p_value(results, model).value == pytest.approx(expected.pvalue)
         assert p_value(results, model, what="t").value == pytest.approx(expected.statistic)
+
+
+def test_the_time_of_a_batch_is_the_median_of_its_rounds(monkeypatch):
+    monkeypatch.setattr(Results, "times", lambda *_: {("set", "row", ""): [0.008, 0.001, 0.003]})
+    cell = ms_per_batch(Results({}, torch.device("cpu")), Runs([]))
+    assert (cell.value, cell.low, cell.high) == pytest.approx((3, 1, 8))
 
 
 def test_seconds_of_an_epoch_count_all_processes_and_accumulated_batches(tmp_path):
