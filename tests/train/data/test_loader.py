@@ -179,9 +179,9 @@ def test_augmentations_are_functions_of_seed_epoch_and_index(number):
 @pytest.mark.parametrize("name", GENERATORS)
 def test_augmentations_leave_the_generators_as_they_are(name):
     draw = GENERATORS[name]
-    StepSeed(5).on_train_batch_start(step(0), None, None, 0)
+    StepSeed(5).on_train_batch_start(step(0), SimpleNamespace(), None, 0)
     expected = [draw(), draw()]
-    StepSeed(5).on_train_batch_start(step(0), None, None, 0)
+    StepSeed(5).on_train_batch_start(step(0), SimpleNamespace(), None, 0)
     first = draw()
     KeyedDataset(Draws(), 5)[0, 0]
     assert [first, draw()] == expected
@@ -197,7 +197,7 @@ def step(number: int, rank: int = 0) -> SimpleNamespace:
 def test_steps_draw_other_numbers_on_each_rank(name):
     drawn = []
     for number, rank in ((0, 0), (0, 1), (1, 0), (0, 0)):
-        StepSeed(5).on_train_batch_start(step(number, rank), None, None, 0)
+        StepSeed(5).on_train_batch_start(step(number, rank), SimpleNamespace(), None, 0)
         drawn.append(GENERATORS[name]())
     assert len(set(drawn)) == 3
     assert drawn[0] == drawn[3]
