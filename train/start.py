@@ -168,9 +168,9 @@ def start_from(path: str | Path, classifier: ImageClassifier, data: ImageData | 
         asked["position_grid"] = None
     changed = differences(before, asked) + ([] if data is None else data_differences(content, data))
     groups = {
-        f"Afresh, since {others}": head,
-        "Afresh, since their shape differs": fresh & unused,
-        "Afresh, since the checkpoint has none": fresh - unused,
+        f"Newly initialised, since {others}": head,
+        "Newly initialised, since their shape differs": fresh & unused,
+        "Newly initialised, since the checkpoint has none": fresh - unused,
         "In the checkpoint only": unused - fresh,
     }
     share = sum(x.numel() for x in fitting.values()) / sum(x.numel() for x in weights.values())

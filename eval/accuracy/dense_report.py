@@ -31,7 +31,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             "model": row["model"],
             "method": row["method"],
             f"mIoU in % ({row['split']})": f"{row['mIoU']:.1f} ({row['low']:.1f}-{row['high']:.1f})",
-            "pixels right in %": f"{row['accuracy']:.1f}",
+            "pixel accuracy in %": f"{row['accuracy']:.1f}",
             "s": f"{row['ms'] / 1000:.3g}",
             "peak MiB": f"{row['peak MiB']:.3g}",
             "images": row["images"],

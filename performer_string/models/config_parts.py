@@ -111,7 +111,7 @@ class PositionConfig:
             tokens in addition to an encoding that rotates, as in pretrained models that get rotations. The table is
             that of the encoding `absolute`, whose weights it takes. None for no table.
         share_layers: whether all layers share one set of generators.
-        positions: position mode: `extrapolate` (spacing preserved) or `interpolate` (squeezed into the training grid).
+        positions: position mode: `extrapolate` (spacing preserved) or `interpolate` (within the training grid).
         position_unit: unit of positions: `patch`, or `image`, in which a training image spans [0, 1] and a larger
             one more, as in the code of LieRE. Frequencies are then in radians per image. Distance decays stay
             in patches. With `half-image` coordinates span [0, 2], or [-1, 1] if positions are `centred`. With

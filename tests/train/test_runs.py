@@ -123,7 +123,7 @@ def test_init_from_another_model(config, whole, tmp_path, caplog):
         "0.0",
     )
     fit(config, tmp_path / "run", "--init_from", str(last(whole)), *larger, *plain, "--trainer.max_epochs", "1")
-    assert "Afresh, since the checkpoint has none: vit.encoding.table" in caplog.text
+    assert "Newly initialised, since the checkpoint has none: vit.encoding.table" in caplog.text
     assert "In the checkpoint only: vit.encoding.coefficients" in caplog.text
     one, two = load_trained(last(whole)).classifier.vit, load_trained(last(tmp_path / "run")).classifier.vit
     torch.testing.assert_close(one.embed.weight, two.embed.weight, rtol=0, atol=1e-6)

@@ -192,7 +192,7 @@ class History(Callback):
             if isinstance(logger, MetricsCSV | RunTensorBoard):
                 logger.begin(trainer.global_step)
         if trainer.global_step:
-            rank_zero_info(f"Goes on at step {step_of(trainer)}.")
+            rank_zero_info(f"Resuming at step {step_of(trainer)}.")
         line = {
             "began": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "from_step": trainer.global_step,

@@ -161,7 +161,7 @@ def check_same_training(path: str | Path, content: Mapping[str, Any], cli: Any) 
     recipe, weights = ("RECIPE", str(path)) if run is None else (str(run / CONFIG), str(run))
     options = " ".join(each.option or option_of(each) for each in found)
     raise CheckpointError(
-        "a resumed run goes on as the training that it is, and these settings make another one:\n  "
+        "a resumed run continues the same training, and these settings make another one:\n  "
         + "\n  ".join(lines)
         + f"\nLeave them out, or begin a training run with them from its weights: {cli.parser.prog} fit --config "
         f"{shlex.quote(recipe)} --init_from {shlex.quote(weights)} {options} --run_dir NEW"

@@ -56,7 +56,7 @@ def test_a_longer_run_on_another_place_goes_on(whole, tmp_path, caplog):
     free += ["--data.resolutions", "[]", "--trainer.check_val_every_n_epoch", "2", "--trainer.log_every_n_steps", "5"]
     cli.run(["resume", str(run), "--trainer.max_epochs", "4", *free])
     assert metrics(run)["step"] == 40
-    assert "Goes on at step 30/40." in caplog.text
+    assert "Resuming at step 30/40." in caplog.text
 
 
 def test_a_run_of_a_checkpoint_alone(config, whole, tmp_path, capsys):
