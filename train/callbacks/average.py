@@ -28,6 +28,11 @@ class WarmAverage(WeightAveraging):
     def state_key(self) -> str:
         return EMAWeightAveraging.__qualname__  # of older checkpoints
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        # Lightning takes the device of the module, which is still on the host: each step would copy all weights there.
+        self._device = trainer.strategy.root_device
+        super().setup(trainer, pl_module, stage)
+
     def average(self, average: Tensor, weight: Tensor, count: Tensor | int) -> Tensor:
         """Return the new average of a weight. A number on the host gives the decay, since `count` may be on a GPU."""
         decay = min(self.decay, (1 + self.step) / (10 + self.step)) if self.warms_up else self.decay
