@@ -30,6 +30,7 @@ ENDINGS = (".csv", ".png", ".pdf", ".svg", ".md", ".tex", ".table.csv", ".json",
 BREAKS = {ord(x): x.encode("unicode_escape").decode() for x in "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"}  # line breaks
 FORMER_COLUMNS = {  # columns of CSV files that were written before they were renamed
     "null": MAJORITY,
+    "to first": "relative to the first",
     "lowest accuracy": "last accuracy at the worst size",
 }
 

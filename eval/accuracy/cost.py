@@ -3,9 +3,10 @@
 Times are of folded inference, all models in turn, round after round.
 
 Columns: `model`, `resolution` (pixels), `tokens`, `parameters (M)`, `GMACs`, `ms` and `images/s` (median of the rounds,
-for one image), `to first` (time over that of the first model in the same round), `peak MiB` (of a batch), `accuracy`,
-`low` and `high` (%), `images`, `split`, `majority baseline` (%), `trained at` (pixels). GMACs are 1e9 multiplications
-with an addition in matrix products, convolutions and attention, of one image on a CPU; papers on ViTs call them FLOPs.
+for one image), `relative to the first` (time over that of the first model in the same round), `peak MiB` (of a batch),
+`accuracy`, `low` and `high` (%), `images`, `split`, `majority baseline` (%), `trained at` (pixels). GMACs are 1e9
+multiplications with an addition in matrix products, convolutions and attention, of one image on a CPU; papers on ViTs
+call them FLOPs.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 "GMACs": operations[name, size],
                 "ms": float(f"{1000 * median:.4g}"),
                 "images/s": float(f"{1 / median:.4g}"),
-                "to first": round(median_ratio(times[name], times[first]), 3),
+                "relative to the first": round(median_ratio(times[name], times[first]), 3),
                 "peak MiB": round(peak_bytes(calls[name], device) / 2**20, 2),
                 **{
                     key: accuracy[key] for key in ("accuracy", "low", "high", "images", "split", MAJORITY, "trained at")

@@ -83,7 +83,7 @@ def test_cost_of_checkpoints(tmp_path, capsys):
     for row in rows:
         assert float(row["images/s"]) == pytest.approx(1000 / float(row["ms"]), rel=1e-2)
         assert float(row["low"]) <= float(row["accuracy"]) <= float(row["high"])
-    assert [float(row["to first"]) for row in rows if row["model"] == "linear-seed0"] == [1, 1]
+    assert [float(row["relative to the first"]) for row in rows if row["model"] == "linear-seed0"] == [1, 1]
     assert float(rows[3]["GMACs"]) > float(rows[0]["GMACs"])
     assert "| linear, mean of 2 seeds |" in capsys.readouterr().out
     assert (tmp_path / "results" / "cost.png").stat().st_size > 5000
