@@ -4,13 +4,13 @@ Differences to the reference are on the same images. Their intervals are of the 
 seeds where a model has several (runs named MODEL-seedSEED). What was measured before for the same weights, images and
 options is read from `results/cache` in the run's folder; --fresh measures it again.
 
-Columns: `model`, `resolution` (pixels), `tokens`, `accuracy`, `low` and `high` (%), `images`, `split`,
-`majority baseline` (%), `trained at`, `loss` (cross-entropy), `reference`, `difference` with `difference low` and
-`difference high` (accuracy minus that of the reference in points, of all seeds), `parameters (M)`, `GMACs` and `peak
-MiB` (folded inference of one image), `training images/s` (median) and `training peak MiB` (as logged in training),
-`target` (% of --target) and `seconds to target` (of training until a validation at the training resolution reached it),
-`validations` (accuracy at the training resolution as step:%, in the first row of each model); with `--views` of videos
-`views`, of which loss and accuracy are. What was not recorded is empty.
+Columns: `model`, `resolution` (pixels), `tokens`, `accuracy`, `low` and `high` (%), `images`, `split`, `majority
+baseline` (%), `trained at`, `loss` (cross-entropy), `reference`, `difference` with `difference low` and `difference
+high` (accuracy minus that of the reference in points, of all seeds), `parameters (M)`, `GMACs` and `peak MiB` (folded
+inference of one image), `training images/s` (median) and `training peak MiB` (as logged in training), `target` (% of
+--target) and `seconds to target` (of training until a validation at the training resolution reached it), `validations`
+(accuracy at the training resolution as step:%, counted from 1, in the first row of each model); with `--views` of
+videos `views`, of which loss and accuracy are. What was not recorded is empty.
 """
 
 from __future__ import annotations
@@ -121,13 +121,13 @@ def of_training(trained: Trained, target: float | None) -> dict[str, Any]:
         logged.get(tag) for tag in ("train/images_per_second", "train/peak_memory_mib", "val/accuracy")
     )
     seconds = None if accuracy is None or target is None else seconds_to(accuracy, target / 100)
-    points = [] if accuracy is None else zip(accuracy.steps, accuracy.values, strict=True)
+    points = [] if accuracy is None else zip(accuracy.steps, accuracy.values, strict=True)  # steps from 0
     return {
         "training images/s": float(f"{statistics.median(speed.values):.4g}") if speed else "",
         "training peak MiB": round(max(memory.values), 1) if memory else "",
         "target": "" if target is None else target,
         "seconds to target": "" if seconds is None else round(seconds, 1),
-        "validations": " ".join(f"{step}:{100 * value:.5g}" for step, value in points),
+        "validations": " ".join(f"{step + 1}:{100 * value:.5g}" for step, value in points),
     }
 
 

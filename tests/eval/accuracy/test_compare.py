@@ -112,7 +112,7 @@ def test_what_training_recorded(tmp_path, capsys):
     main(["compare", *paths, other, *FAST, "--target", "80", "--reference", "other", "--out", str(tmp_path)])
     rows = {row["model"]: row for row in read(tmp_path / "compare.csv")[1]}
     assert rows["m-seed0"]["training images/s"] == "20.0"
-    assert rows["m-seed0"]["validations"] == "60:50 120:90"
+    assert rows["m-seed0"]["validations"] == "61:50 121:90"
     seconds = {name: row["seconds to target"] for name, row in rows.items()}
     assert float(seconds.pop("m-seed0")) == 120
     assert seconds == {"m-seed1": "", "other": ""}
@@ -133,7 +133,7 @@ def test_what_a_trainer_wrote_is_read(tmp_path):
     log.log_metrics({"val/accuracy": 0.9}, 2)
     main(["compare", path, *FAST, "--target", "80"])
     (row,) = read(tmp_path / "one" / "results" / "compare.csv")[1]
-    assert (row["training images/s"], row["training peak MiB"], row["validations"]) == ("20.0", "102.0", "2:90")
+    assert (row["training images/s"], row["training peak MiB"], row["validations"]) == ("20.0", "102.0", "3:90")
     assert float(row["seconds to target"]) < 60
     (tmp_path / "one" / "metrics.csv").write_text("step,val/accuracy\n0,0.5\n1,\n2,0.9\n")
     scalar = read_log(tmp_path / "one")["val/accuracy"]
