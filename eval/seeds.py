@@ -11,8 +11,6 @@ from eval.report import Row
 from eval.statistics import student_interval
 
 MAY_DIFFER = {"seed", "root", "workers", "download", "resolutions"}  # settings in which seeds of one model may differ
-
-
 FEW = "With few seeds they are too short: other seeds can differ by more."  # of intervals by the bootstrap
 
 

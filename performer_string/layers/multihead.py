@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from performer_string.feature_maps import RandomFeatures
 from performer_string.layers.backends import build_attention, identity_values
 from performer_string.ops.layout import TokenLayout
-from performer_string.ops.rotary import rotate_pair
-from performer_string.ops.validation import check_rotation
+from performer_string.ops.validation import check_rotation_kind
 from performer_string.position.rotation import Rotation
 from performer_string.utils._compat import refuse_fast_path
 
@@ -222,18 +221,22 @@ def rotate_both(
     q: Tensor, k: Tensor, rotation: Rotation | None, key_rotation: Rotation | None
 ) -> tuple[Tensor, Tensor]:
     """Return queries [B, H, N, d] and keys [B, H, M, d], rotated alike, or each by a rotation of its own."""
+    if rotation is None:
+        if key_rotation is not None:
+            raise ValueError(
+                "key_rotation needs the rotation of the queries beside it: pass rotation=encoding(positions)."
+            )
+        return q, k
     if key_rotation is None:
-        if rotation is not None and q.shape[2] != k.shape[2]:
+        if q.shape[2] != k.shape[2]:
             raise ValueError(
                 f"{q.shape[2]} queries and {k.shape[2]} keys have other positions: pass key_rotation=encoding(positions"
                 f" of the keys) as well."
             )
-        check_rotation(rotation, q, k)
-        return rotate_pair(q, k, rotation)
-    if rotation is None:
-        raise ValueError("key_rotation needs the rotation of the queries beside it: pass rotation=encoding(positions).")
-    check_rotation(rotation, q, q)
-    check_rotation(key_rotation, k, k)
+        key_rotation = rotation
+    for each, x in ((rotation, q), (key_rotation, k)):
+        check_rotation_kind(each)
+        each.check(x)
     return rotation.rotate(q), key_rotation.rotate(k)
 
 

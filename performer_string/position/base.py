@@ -138,10 +138,10 @@ class Encoding(ComputedBuffers):
         """
         if not isinstance(positions, Tensor):
             raise TypeError(f"positions must be a tensor [..., N, C], as of grid_positions, not {type(positions)}.")
-        remedy = "Build it with another coord_dim, or pass positions with one column an axis."
-        if positions.ndim == self.coord_dim == 1:
-            remedy = "Pass positions[:, None]."
         if positions.ndim < 2 or positions.shape[-1] != self.coord_dim:
+            remedy = "Build it with another coord_dim, or pass positions with one column an axis."
+            if positions.ndim == self.coord_dim == 1:
+                remedy = "Pass positions[:, None]."
             raise ValueError(
                 f"{type(self).__name__} was built for positions [..., N, {self.coord_dim}] (coord_dim="
                 f"{self.coord_dim}), not for {list(positions.shape)}. {remedy}"

@@ -72,8 +72,8 @@ class LieRE(Encoding):
         """Return the rotation at positions [..., N, C], in patches."""
         self.check(positions)
         skew = self.skew()
-        exact = positions if positions.is_floating_point() else positions.to(angle_dtype(positions))
-        dtype = torch.promote_types(exact.dtype, skew.dtype)
+        exact = positions.dtype if positions.is_floating_point() else angle_dtype(positions)
+        dtype = torch.promote_types(exact, skew.dtype)
         rows = positions.to(dtype).flatten(0, -2)  # [.. N, C]
         blocks = chunked_exponential_of_combination(rows, skew.to(dtype))  # [H, .. N, d / b, b, b]
         blocks = self.tell_layers_apart(blocks, 0)

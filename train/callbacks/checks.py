@@ -15,7 +15,7 @@ from train.callbacks.early_stopping import check_monitors
 from train.data.image_checks import check_test_classes, warn_of_validation
 from train.data.images import UnreadableImageError
 from train.data.module import ImageData
-from train.data.ranks import check_ranks, describe
+from train.data.ranks import check_ranks
 from train.runs.folder import CHECKPOINTS, LOCK, LOCK_VARIABLE, remove_partial
 from train.runs.lock import held_by
 
@@ -27,7 +27,7 @@ class CheckData(Callback):
         data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
         data.setup(stage)
         if stage == "fit":
-            check_ranks(describe(data))
+            check_ranks(data)
             check_test_classes(data)  # before the number of classes, which depends on the set
         self.check(data, module)
         if stage == "fit":

@@ -81,10 +81,12 @@ def why_stopped(trainer: L.Trainer) -> str:
     return ""
 
 
-def refuse_to_go_on(
+def after_early_stop(
     run: Path, content: Mapping[str, Any], trainer: L.Trainer, asked: Mapping[str, Any], program: str
 ) -> str:
-    """Return what to say of a run that `EarlyStopping` has ended and that has no new length; else an empty text.
+    """Return what to say of a run that `EarlyStopping` has ended; empty for others, and where it has a new length.
+
+    In a run with a new length each `EarlyStopping` waits anew.
 
     Args:
         run: folder of the run.

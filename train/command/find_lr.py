@@ -54,8 +54,8 @@ def range_test(
 ) -> RangeTest:
     """Train a copy of a model for a few steps at growing learning rates (range test, Smith, arXiv:1506.01186).
 
-    The suggested rate is a starting point. The best rate for a few steps from the initial weights
-    need not be the best for a training run.
+    The suggested rate is a starting point. The best rate for a few steps from the initial weights need not be the best
+    for a training run.
 
     Args:
         module: classifier, which is not changed.

@@ -16,7 +16,7 @@ from performer_string.utils.files import check_writable
 from train._compat import AskedSettingsCLI
 from train.callbacks.checkpoints import AtomicCheckpoints
 from train.callbacks.defaults import clock_callbacks, data_callbacks, saving_callbacks, training_callbacks
-from train.callbacks.early_stopping import refuse_to_go_on
+from train.callbacks.early_stopping import after_early_stop
 from train.callbacks.records import FinalMetrics
 from train.callbacks.stopping import out_of_time
 from train.checkpoint import check_no_average, check_same_class, check_same_model
@@ -177,7 +177,7 @@ class TrainingCLI(AskedSettingsCLI):
             if fits:
                 check_same_training(self.resumed, content, self)
                 folder, asked = Path(config.run_dir), config.trainer.as_dict()
-                self.ended = refuse_to_go_on(folder, content, self.trainer, asked, self.parser.prog)
+                self.ended = after_early_stop(folder, content, self.trainer, asked, self.parser.prog)
         elif config.init_from:
             start_from(config.init_from, self.model, self.datamodule)
         choose_matmul_precision(config.matmul_precision, self.trainer)

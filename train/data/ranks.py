@@ -39,11 +39,11 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def check_ranks(found: dict[str, Any]) -> None:
-    """Compare the images of this process with those of all others.
+def check_ranks(data: ImageData) -> None:
+    """Compare the images of this process with those of all others; nothing is read where it is alone.
 
     Args:
-        found: result of `describe`.
+        data: data module of this process.
 
     Raises:
         ValueError: in every process, where they differ; it names the ranks that do.
@@ -51,7 +51,7 @@ def check_ranks(found: dict[str, Any]) -> None:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
     everyone: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(everyone, {WHERE: socket.gethostname(), **found})
+    torch.distributed.all_gather_object(everyone, {WHERE: socket.gethostname(), **describe(data)})
     if message := differences(everyone):
         raise ValueError(message)
 
