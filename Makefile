@@ -41,7 +41,7 @@ lint: .venv/installed
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: .venv/installed
 	$(BIN)/python -m mkdocs build --strict --quiet
-	@echo "Open site/index.html in a browser."
+	@echo "Open site/index.html in a browser. For its search: $(BIN)/python -m http.server --directory site"
 
 tables: .venv/installed
 	$(BIN)/python -m experiments.tables

@@ -24,4 +24,9 @@ def test_site_builds(tmp_path):
     for page in (tmp_path / "site").rglob("*.html"):
         loaded = re.findall(r'<(?:script|img|link)[^>]* (?:src|href)="(https?:[^"]*)"', page.read_text())
         assert not loaded, page
+    home = (tmp_path / "site" / "index.html").read_text()
+    assert "Five minutes with your own photographs" in home
+    assert 'href="models/arrow-linear/index.html"' in home  # in the navigation
+    assert 'href="experiments/arrow/cost/index.html"' in home
+    assert (tmp_path / "site" / "models" / "arrow-linear" / "index.html").is_file()
     assert "performer_string.ViT" in (tmp_path / "site" / "api" / "models.html").read_text()
