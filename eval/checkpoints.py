@@ -15,7 +15,7 @@ from eval.argument_types import WithoutRepetitions, number_of_images
 from eval.models import check_head
 from eval.report import MAJORITY, Row
 from eval.seeds import check_seeds, differing_keys, without_seed
-from performer_string.models.checkpoint import find_checkpoint, is_published
+from performer_string.models.files.checkpoint import find_checkpoint, is_published
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import ONE, Size, ascending, image_size
 from train.intervals import accuracy_percent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 
 from performer_string import Preprocessing, ViT
-from performer_string.models.checkpoint import find_checkpoint
+from performer_string.models.files.checkpoint import find_checkpoint
 from train.utils.imports import naming_imports
 
 

@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser, evaluation: Evaluation | Comman
 def output_folder(options: argparse.Namespace) -> Path:
     """Return `--out`, else `results` in the evaluated run or beside several runs, else runs/results/NAME."""
     from eval.report import results_of
-    from performer_string.models.checkpoint import is_published
+    from performer_string.models.files.checkpoint import is_published
 
     runs: list[Any] = getattr(options, "checkpoint", None) or getattr(options, "run", None) or []
     runs = runs if isinstance(runs, list) else [runs]

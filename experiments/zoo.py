@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from performer_string.models.card import accuracy_cells, architecture, table
 from performer_string.models.config import ViTConfig
-from performer_string.models.published import CONFIG, read_config
-from performer_string.models.weights_file import WEIGHTS
+from performer_string.models.files.card import accuracy_cells, architecture, table
+from performer_string.models.files.published import CONFIG, read_config
+from performer_string.models.files.weights import WEIGHTS
 
 ZOO = Path(__file__).resolve().parents[1] / "models"
 BLOCK = re.compile(r"(<!-- zoo -->\n)(.*?)(<!-- end zoo -->)", re.DOTALL)

@@ -10,22 +10,22 @@ from performer_string.utils.public_names import MODULES, public_name
 if TYPE_CHECKING:
     from performer_string.bias import LOCALITIES, RelativeBias, build_locality
     from performer_string.feature_maps import FEATURE_MAPS, FeatureMap, RandomFeatures, build_feature_map
+    from performer_string.images.preprocessing import Preprocessing
     from performer_string.layers.attention import SelfAttention
     from performer_string.layers.backends import ATTENTIONS, AttentionBackend, build_attention
     from performer_string.layers.block import Block
     from performer_string.layers.multihead import MultiheadAttention
     from performer_string.layers.performer import PerformerSelfAttention
     from performer_string.layers.values import VALUE_MAPS, ValueMap, build_value_map
-    from performer_string.models.batching import batch_images
-    from performer_string.models.card import ModelDetails
     from performer_string.models.config import VARIANTS, ViTConfig
-    from performer_string.models.fold import fold
-    from performer_string.models.narrow import NarrowReport, narrow
-    from performer_string.models.packing import packed_features
-    from performer_string.models.performerize import PerformerizeReport, performerize
-    from performer_string.models.preprocessing import Preprocessing
-    from performer_string.models.timm import from_timm
-    from performer_string.models.vit import ViT
+    from performer_string.models.convert.fold import fold
+    from performer_string.models.convert.from_timm import from_timm
+    from performer_string.models.convert.narrow import NarrowReport, narrow
+    from performer_string.models.convert.performerize import PerformerizeReport, performerize
+    from performer_string.models.files.card import ModelDetails
+    from performer_string.models.vit.batching import batch_images
+    from performer_string.models.vit.model import ViT
+    from performer_string.models.vit.packing import packed_features
     from performer_string.ops.context import AttentionContext
     from performer_string.ops.layout import TokenLayout
     from performer_string.ops.linear import linear_attention

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from performer_string.models.checkpoint import CheckpointError, find_checkpoint
-from performer_string.models.preprocessing import Preprocessing
-from performer_string.models.saving import form_as, vit_weights
+from performer_string.images.preprocessing import Preprocessing
+from performer_string.models.files.checkpoint import CheckpointError, find_checkpoint
+from performer_string.models.files.saving import form_as, vit_weights
 from performer_string.utils.renames import current_fields
 from train.checkpoint_file import read_checkpoint, vit_config
 from train.optim import OptimConfig

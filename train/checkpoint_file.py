@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from performer_string import ViTConfig
-from performer_string.models import checkpoint as models
-from performer_string.models.checkpoint import CheckpointError
-from performer_string.models.preprocessing import Preprocessing
+from performer_string.images.preprocessing import Preprocessing
+from performer_string.models.files import checkpoint as models
+from performer_string.models.files.checkpoint import CheckpointError
 from train.utils.imports import naming_imports
 
 KEYS = {"state_dict", "hyper_parameters", "ImageData"}

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from performer_string import ViT
-from performer_string.models.checkpoint import CheckpointError, find_checkpoint
+from performer_string.models.files.checkpoint import CheckpointError, find_checkpoint
 from performer_string.utils.validation import check_types
 from train._compat import is_compiled
 from train.augmentation import possible_sides

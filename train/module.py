@@ -17,7 +17,7 @@ from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy
 
 from performer_string import ViT, ViTConfig
-from performer_string.models.saved_options import without_unused
+from performer_string.models.config.saved_options import without_unused
 from performer_string.utils.renames import current_fields
 from train.augmentation import build_mixes, mix_images, random_positions, random_size
 from train.data.module import ImageData

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from performer_string.models.vit import STEM, ViT
+from performer_string.models.vit.model import STEM, ViT
 from train.optim import OptimConfig
 
 

@@ -22,10 +22,10 @@ import torch
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from performer_string import ModelDetails, ViT
-from performer_string.models.checkpoint import CheckpointError, find_checkpoint, is_published
-from performer_string.models.hub import check_repository
-from performer_string.models.published import CARD, CONFIG
-from performer_string.models.weights_file import WEIGHTS, PublishedError, round_weights, safetensors
+from performer_string.models.files.checkpoint import CheckpointError, find_checkpoint, is_published
+from performer_string.models.files.hub import check_repository
+from performer_string.models.files.published import CARD, CONFIG
+from performer_string.models.files.weights import WEIGHTS, PublishedError, round_weights, safetensors
 from train.checkpoint import Trained, load_trained
 from train.checkpoint_file import read_checkpoint
 from train.command.suggesting_parser import SuggestingParser

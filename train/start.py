@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from performer_string import ViTConfig
-from performer_string.models.checkpoint import CheckpointError
+from performer_string.images.preprocessing import Preprocessing
 from performer_string.models.config import patch_and_image
-from performer_string.models.preprocessing import Preprocessing
-from performer_string.models.saving import vit_weights
-from performer_string.models.turn import keep_draws
+from performer_string.models.convert.change_basis import keep_draws
+from performer_string.models.files.checkpoint import CheckpointError
+from performer_string.models.files.saving import vit_weights
 from performer_string.utils.renames import rename_table
 from train.checkpoint import differences
 from train.checkpoint_file import classes_of, read_checkpoint, vit_config

@@ -40,8 +40,8 @@ from eval.evaluations import Evaluation
 from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
 from performer_string import ViT, fold
-from performer_string.models.checkpoint import find_checkpoint
 from performer_string.models.config import patch_and_image
+from performer_string.models.files.checkpoint import find_checkpoint
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size
 from train.utils.output import printable

@@ -40,7 +40,7 @@ from eval.report import Row
 from eval.run import output_folder
 from performer_string import Preprocessing, ViT, fold
 from performer_string.images.reading import open_image, why_unreadable
-from performer_string.models.checkpoint import find_checkpoint
+from performer_string.models.files.checkpoint import find_checkpoint
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size
 from train.utils.output import printable

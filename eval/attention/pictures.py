@@ -35,7 +35,7 @@ from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
 from performer_string import ViT
 from performer_string.images.reading import open_image, why_unreadable
-from performer_string.models.checkpoint import find_checkpoint
+from performer_string.models.files.checkpoint import find_checkpoint
 from train.data.sizes import Size
 
 KINDS = ("query", "class", "rollout")

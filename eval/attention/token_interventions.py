@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from eval.attention.dense_attention import NearKeys
 from eval.model_changes import Intervention, ModelChanges, each_and_all_layers, replace_backends
 from performer_string import ViT
-from performer_string.models.patches import patchify
+from performer_string.models.vit.patches import patchify
 
 
 def blank_patches(vit: ViT, images: Tensor) -> Tensor:

@@ -23,8 +23,8 @@ from eval.export.formats import Function, check_onnx, read_onnx, read_torch, wri
 from eval.export.program import ExportError, outputs, trace
 from eval.report import Row, table
 from performer_string import ViT, fold
-from performer_string.models.checkpoint import find_checkpoint
 from performer_string.models.config import patch_and_image
+from performer_string.models.files.checkpoint import find_checkpoint
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size, image_size
 

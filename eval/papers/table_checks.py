@@ -12,7 +12,7 @@ from eval.papers.figure import DEFAULT, KINDS, OVER
 from eval.papers.measures import MEASURES, OF_CELLS, OF_CONFIG
 from eval.papers.results import CHANGES, Results
 from eval.papers.table_spec import TableFile
-from performer_string.models.patches import patch_grid
+from performer_string.models.config import patch_grid
 from performer_string.utils.registry import lookup, nearest
 from performer_string.utils.validation import check_type
 from train.data.sizes import Size, Views

@@ -9,8 +9,8 @@ try:
 except ImportError as error:
     raise ImportError("performer_string.timm needs timm: pip install 'timm>=1.0.26'.") from error
 
-from performer_string.models.performerize import PerformerizeReport, performerize
-from performer_string.models.timm import from_timm
+from performer_string.models.convert.from_timm import from_timm
+from performer_string.models.convert.performerize import PerformerizeReport, performerize
 from performer_string.timm.model import TimmViT
 from performer_string.timm.registry import MODELS, build_config
 

@@ -10,11 +10,11 @@ from typing import Any, cast
 from timm.models import PretrainedCfg
 from torch import Tensor, nn
 
+from performer_string.images.preprocessing import Preprocessing
 from performer_string.layers.dense_head import build_head
 from performer_string.models.config import ViTConfig, patch_and_image
-from performer_string.models.intermediate import block_outputs, places_of
-from performer_string.models.preprocessing import Preprocessing
-from performer_string.models.vit import STEM, ViT
+from performer_string.models.vit.intermediate import block_outputs, places_of
+from performer_string.models.vit.model import STEM, ViT
 from performer_string.timm.names import POOLS, own_weights, pool_of
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from performer_string.models.config import Pool
-from performer_string.models.saving import vit_weights
+from performer_string.models.files.saving import vit_weights
 
 POOLS = {"avg": "mean", "token": "cls", "map": "map"}  # timm's names of poolings, and those of this library
 

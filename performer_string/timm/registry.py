@@ -11,7 +11,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from torch import Tensor
 
 from performer_string.models.config import VARIANTS, ViTConfig
-from performer_string.models.field_names import FIELD_OF
+from performer_string.models.config.field_names import FIELD_OF
 from performer_string.timm.model import TimmViT
 from performer_string.timm.names import own_weights, pool_of
 from performer_string.timm.trained import SHAPELESS, describe, other_fields, read_file

@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from performer_string.models.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
+from performer_string.images.preprocessing import Preprocessing
 from performer_string.models.config import ViTConfig
-from performer_string.models.preprocessing import Preprocessing
+from performer_string.models.files.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
 from performer_string.timm.model import TimmViT
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from torch import nn
 
 from eval.cli import main
 from performer_string import build_encoding
-from performer_string.models.checkpoint import CheckpointError
+from performer_string.models.files.checkpoint import CheckpointError
 from tests.docs.conftest import TABLES
 from tests.feature_maps import test_features
 from tests.helpers.feature_maps import Case

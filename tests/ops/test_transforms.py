@@ -181,7 +181,7 @@ def test_gradients_through_liere():
     ids=str,
 )
 def test_export_for_any_batch(options, monkeypatch):
-    """Also where a larger batch has its features in slabs; models of every part are in models/test_export.py."""
+    """Also where a larger batch has its features in slabs; models of every part are in models/vit/test_export.py."""
     monkeypatch.setitem(recompute.SLAB, "cpu", 1000)  # a batch of 2 has fewer features, one of 64 more
     model = vit(encoding="circulant-string", depth=1, **options).eval()
     batch = torch.export.Dim("batch", min=1, max=64)

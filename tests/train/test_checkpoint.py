@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from performer_string import ViT
-from performer_string.models.checkpoint import CheckpointError
+from performer_string.models.files.checkpoint import CheckpointError
 from tests.helpers.runs import KilledError
 from tests.helpers.training import last
 from train.callbacks.checkpoints import AtomicCheckpoints

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from performer_string import ViT, ViTConfig
-from performer_string.models.patches import patchify
+from performer_string.models.vit.patches import patchify
 from tests.helpers.checkpoints import save
 from tests.helpers.runs import assert_same_weights, fails, fit, killed
 from tests.helpers.training import last

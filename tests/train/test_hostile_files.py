@@ -13,7 +13,7 @@ import torch
 
 from eval import cli as evaluation
 from performer_string import ViT
-from performer_string.models.checkpoint import CheckpointError
+from performer_string.models.files.checkpoint import CheckpointError
 from tests.helpers.image_files import RIGHT
 from train import cli, pretrained
 from train.callbacks.checkpoints import AtomicCheckpoints

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from performer_string.models.checkpoint import CheckpointError, read_checkpoint
+from performer_string.models.files.checkpoint import CheckpointError, read_checkpoint
 from tests.helpers.checkpoints import CONFIG, save
 from tests.helpers.runs import fails
 from train.data.module import ImageData

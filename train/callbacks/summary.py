@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string import ViT
-from performer_string.models.card import describe_attention
+from performer_string.models.files.card import describe_attention
 from train.data.sizes import Size
 from train.inspection import multiplications
 

@@ -94,7 +94,7 @@ def unknown_field(name: str, known: Iterable[str]) -> ValueError:
         name: full name, such as `model.vit.embed_dim`.
         known: full names of all fields.
     """
-    from performer_string.models.field_names import field_hint
+    from performer_string.models.config.field_names import field_hint
 
     part, _, last = name.rpartition(".")
     if part == "model.vit":

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from performer_string.models.checkpoint import CheckpointError
+from performer_string.models.files.checkpoint import CheckpointError
 from performer_string.utils.renames import current_fields
 from train.checkpoint import difference
 from train.data.module import ImageData

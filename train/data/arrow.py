@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from performer_string.models.preprocessing import ARROWS
+from performer_string.images.preprocessing import ARROWS
 from performer_string.utils.validation import check_types
 
 GLYPHS = {  # 8 x 8 pixels, centred in a cell

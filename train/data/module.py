@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from performer_string.images.normalisation import BACKGROUND
-from performer_string.models.preprocessing import Preprocessing
+from performer_string.images.preprocessing import Preprocessing
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask

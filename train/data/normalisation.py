@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
-from performer_string.models.preprocessing import normalise
+from performer_string.images.preprocessing import normalise
 
 IMAGES = 500  # number of measured images, which gives the mean of photographs to about 0.01
 LEAST = 1 / 255  # least standard deviation: one grey level

@@ -18,8 +18,8 @@ from eval.cli import main
 from eval.plotting.contact_sheet import shorten
 from eval.plotting.options import draw
 from performer_string import ViT
-from performer_string.models.packing import forward_packed
-from performer_string.models.patches import patchify
+from performer_string.models.vit.packing import forward_packed
+from performer_string.models.vit.patches import patchify
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.data.sizes import Size
 
@@ -122,7 +122,7 @@ def test_native_sizes_in_one_batch(tmp_path, images, changes, monkeypatch):
         packed.append([len(patchify(image[None], vit.patch)[0]) for image in batch])
         return forward_packed(vit, batch, *others)
 
-    monkeypatch.setattr("performer_string.models.vit.forward_packed", record)
+    monkeypatch.setattr("performer_string.models.vit.model.forward_packed", record)
     path = sharp(save(tmp_path / "run", replace(CONFIG, **changes)))
     main(
         ["predict", str(path), str(images), "--native", "--fold", "--batch_size", "32", "--out", str(tmp_path / "out")]

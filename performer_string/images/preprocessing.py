@@ -1,0 +1,107 @@
+"""Preprocessing of images as in the training of a model: its classes, and how pixels are normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from performer_string.images.normalisation import BACKGROUND, NORMALISATION
+from performer_string.utils.validation import check_positive
+
+ARROWS = ("up", "left", "down", "right")  # classes of the arrow task, which checkpoints did not always hold
+
+
+def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Return uint8 images [.., C, H, W] as floats, by mean and standard deviation [C, 1, 1] of images in [0, 1]."""
+    return (images.float() / 255 - mean.to(images.device)) / std.to(images.device)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Classes and normalisation of a trained model.
+
+    Attributes:
+        mean: mean of each channel, of images in [0, 1].
+        std: standard deviation of each channel, of images in [0, 1].
+        classes: names of the classes, in the order of the logits; empty where they are not known.
+        background: colour beneath transparent images: red, green and blue, 0 to 255.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: tuple[str, ...] = ()
+    background: tuple[int, ...] = BACKGROUND
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std", "classes", "background"):  # lists where they come from JSON
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"mean and std need a number for each channel, not {self.mean} and {self.std}.")
+        for value in self.std:
+            check_positive("std", value)
+
+    @classmethod
+    def of_checkpoint(cls, content: Mapping[str, Any]) -> Preprocessing | None:
+        """Return the preprocessing in a checkpoint of `python -m train`; None where its data are not known."""
+        if saved := content.get("preprocessing"):
+            return cls(**saved)
+        data = content.get("ImageData")  # checkpoints from before this was stored
+        if data is None or data["config"]["source"] not in NORMALISATION:
+            return None
+        config = data["config"]
+        mean, std = NORMALISATION[config["source"]]
+        background = config.get("background") or BACKGROUND
+        classes = data.get("classes") or (ARROWS if config["source"] == "arrow" else ())
+        return cls(config["mean"] or mean, config["std"] or std, classes, background)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields as lists, for JSON, and for checkpoints that load with `weights_only=True`."""
+        return {name: list(value) for name, value in asdict(self).items()}
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Return uint8 images [.., C, H, W] as normalised floats."""
+        mean, std = (torch.tensor(x)[:, None, None] for x in (self.mean, self.std))  # [C, 1, 1]
+        return normalise(images, mean, std)
+
+    def transform(self, size: Sequence[int] | None) -> Callable[[Any], Tensor]:
+        """Return the transform of one image: a PIL image, or a uint8 tensor [C, H, W], to floats [C, height, width].
+
+        It is that of validation. An image is resized to cover the size, and its middle is cut out. Transparent images
+        are laid on the background, and 16 bits are scaled to 8.
+
+        Args:
+            size: height and width in pixels; None leaves the size of the image.
+
+        Raises:
+            ImportError: torchvision is missing.
+            ValueError: an image of another type or number of channels, when the transform is called.
+        """
+        try:
+            from performer_string.images.cover import Cover
+            from performer_string.images.reading import as_rgb as as_rgb  # checks that Pillow is there
+        except ImportError as error:
+            raise ImportError("a transform of images needs torchvision and Pillow: pip install torchvision") from error
+        return partial(self.prepare, cover=None if size is None else Cover((size[0], size[1])))  # picklable
+
+    def prepare(self, image: Any, cover: Callable[[Tensor], Tensor] | None) -> Tensor:
+        """Return one image as `transform` does, where `cover` brings it to its size."""
+        wanted = f"an image must be a PIL image or a uint8 tensor [C, H, W] of {len(self.mean)} channels"
+        if not isinstance(image, Tensor):
+            from PIL.Image import Image
+            from torchvision.transforms import v2
+
+            from performer_string.images.reading import as_rgb
+
+            if not isinstance(image, Image):  # an array may be [H, W, C] or [C, H, W], and RGB or BGR
+                hint = "PIL.Image.fromarray(x) takes an array [H, W, 3] of RGB, or [H, W]; Image.open(x) a path"
+                raise ValueError(f"{wanted}, not {type(image).__name__}. {hint}.")
+            rgb = as_rgb(image, self.background)
+            image = v2.functional.pil_to_tensor(rgb.convert("L") if len(self.mean) == 1 else rgb)
+        if image.dtype != torch.uint8 or image.ndim != 3 or len(image) != len(self.mean):
+            raise ValueError(f"{wanted}, not {image.dtype} of shape {list(image.shape)}.")
+        return self.normalise(image if cover is None else cover(image))

@@ -1,0 +1,222 @@
+"""Swap the attention of a Vision Transformer of timm in place, and measure the error of each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from performer_string.models.config.parts import check_attention_name
+from performer_string.models.convert.narrow_timm import narrow_host
+from performer_string.models.convert.timm_attention import HostAttention
+from performer_string.models.convert.timm_checks import check_host, check_images, host_grid, import_timm
+from performer_string.models.convert.timm_parts import HostParts
+from performer_string.position.grid import PositionMode, check_position_mode
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """Error of one layer.
+
+    Attributes:
+        name: name of the attention in the model, as `blocks.0.attn`.
+        error: relative error |new - old| / |old| of the attention's outputs (Frobenius norms) for the host's inputs;
+            None without images.
+        scores: relative error of the scores due to `qk_dim`, as `low_rank` defines it; None without one.
+    """
+
+    name: str
+    error: float | None
+    scores: float | None = None
+
+
+@dataclass(frozen=True)
+class PerformerizeReport:
+    """Report of `performerize` on the layers that it swapped. `print(report)` is a table.
+
+    Attributes:
+        layers: one entry for each attention that was swapped.
+        output: relative error of the model's outputs, to which those of the layers add up; None without images.
+        no_weight_decay: names of the new parameters that weight decay would harm, such as frequencies and widths of
+            decays, besides those of the model's own `no_weight_decay()`.
+    """
+
+    layers: tuple[LayerError, ...]
+    output: float | None = None
+    no_weight_decay: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        rows = [("layer", "relative error", "of the scores")]
+        rows += [(each.name, as_text(each.error), as_text(each.scores)) for each in self.layers]
+        rows.append(("output of the model", as_text(self.output), ""))
+        width = max(len(name) for name, _, _ in rows)
+        columns = 2 if any(each.scores is not None for each in self.layers) else 1
+        return "\n".join(f"{name:<{width}}" + "".join(f"  {x:>14}" for x in rest[:columns]) for name, *rest in rows)
+
+
+def as_text(error: float | None) -> str:
+    """Return the text of an error in a table."""
+    return "not measured" if error is None else f"{error:.2e}"
+
+
+def performerize(
+    model: nn.Module,
+    attention: str = "linear",
+    *,
+    feature_map: str = "favor+",
+    feature_options: Mapping[str, Any] | None = None,
+    encoding: str | None = None,
+    encoding_options: Mapping[str, Any] | None = None,
+    locality: str | None = None,
+    locality_options: Mapping[str, Any] | None = None,
+    values: str | None = None,
+    value_options: Mapping[str, Any] | None = None,
+    key_gate: bool = False,
+    qk_dim: int | None = None,
+    positions: PositionMode = "extrapolate",
+    layers: Sequence[int] | None = None,
+    seed: int = 0,
+    images: Tensor | None = None,
+) -> PerformerizeReport:
+    """Swap the attention of a ViT of timm in place. All weights and their names stay.
+
+    Checkpoints of the host load. With an encoding, a locality, a value map, a gate or a `qk_dim`, which have weights
+    of their own, they load with `strict=False`. Where an encoding takes the place of a learned rotation in every block,
+    the host's, `rope`, is frozen: nothing uses it.
+
+    It takes models whose blocks have timm's `Attention`, `AttentionRope` or `EvaAttention`: ViT, DeiT, DINOv2, DINOv3,
+    EVA, SigLIP and RoPE-ViT among them. Position tables that are added to the tokens stay in any case.
+
+    Args:
+        model: model from `timm.create_model`.
+        attention: name of the attention: `linear`, `softmax` (the control: outputs stay the same up to rounding) or
+            `performer-pytorch`.
+        feature_map, feature_options: name and options of the feature map of linear attention.
+        encoding: name of a rotating encoding in `ENCODINGS`, for each layer, in place of a rotation of the host's;
+            `none` to remove that; None to leave it as it is.
+        encoding_options: options of the encoding.
+        locality, locality_options: name and options of a relative bias of each layer, or None.
+        values, value_options: name and options of a value map of each layer, or None.
+        key_gate: whether to weigh each key by its token, learned from equal weights. The outputs stay the same at
+            first.
+        qk_dim: width of queries and keys; None for the host's. Fixed maps after its projections give the smallest error
+            of the scores: by the singular vectors of W_Q^T W_K, or by the strongest planes of its rotation.
+        positions: position mode, `extrapolate` or `interpolate`, for an encoding, a locality or a value map.
+        layers: indices of the blocks to change; None for all.
+        seed: seed of the random features, and of the initial weights of encodings, localities and value maps.
+        images: images to measure the errors on, [B, channels, height, width], normalised; None to measure nothing.
+
+    Returns:
+        The error of each layer and of the outputs.
+
+    Raises:
+        ImportError: timm is missing.
+        ValueError: a part that has no counterpart, by its name, or images of another kind. The model is then as it was.
+    """
+    check_attention_name(attention)
+    places = check_host(model, layers)
+    check_images(model, images)
+    parts = HostParts(
+        attention=attention,
+        feature_map=feature_map,
+        feature_options=feature_options or {},
+        encoding=encoding,
+        encoding_options=encoding_options,
+        locality=locality,
+        locality_options=locality_options,
+        values=values,
+        value_options=value_options,
+        key_gate=key_gate,
+        qk_dim=qk_dim,
+        seed=seed,
+    )
+    parts.check()
+    check_position_mode(positions)
+    if positions != "extrapolate" and not parts.need_positions():
+        raise ValueError(
+            f"positions={positions!r} has no effect without an encoding that rotates, a locality or a value map: name "
+            f"one, or leave positions out."
+        )
+    grid = host_grid(cast(Any, model), positions) if parts.need_positions() else None
+    rotate_host = None if encoding is not None else import_timm().layers.apply_rot_embed_cat
+    swaps: dict[int, HostAttention] = {}
+    scores: dict[int, float] = {}
+    for place in places:
+        host = cast(Any, model).blocks[place].attn
+        swaps[place] = parts.build(host, place, grid, rotate_host)
+        if qk_dim is not None:
+            rotates = rotate_host is not None and getattr(model, "rope", None) is not None
+            scores[place] = narrow_host(swaps[place], qk_dim, host.head_dim, rotates, place)
+        swaps[place].train(host.training)
+    hook = None if grid is None else cast(Any, model).patch_embed.register_forward_pre_hook(grid.record)
+    try:
+        before, errors = measure(model, swaps, images)
+        for place, swap in swaps.items():
+            cast(Any, model).blocks[place].attn = swap
+    except Exception:
+        if hook is not None:
+            hook.remove()
+        raise
+    output = None if before is None or images is None else relative_error(outputs(model, images), before)
+    layer_errors = (LayerError(f"blocks.{p}.attn", errors.get(p), scores.get(p)) for p in places)
+    rope = getattr(model, "rope", None)
+    if encoding is not None and isinstance(rope, nn.Module) and len(places) == len(cast(Any, model).blocks):
+        rope.requires_grad_(False)
+    return PerformerizeReport(tuple(layer_errors), output, undecayed(model, places))
+
+
+def undecayed(model: nn.Module, places: Sequence[int]) -> frozenset[str]:
+    """Return the names of the parameters of new parts: encodings, localities, value maps, gates, learned features."""
+    new = ("encoding.", "locality.", "values.", "key_gate", "backend.")
+    names = set()
+    for place in places:
+        attention = f"blocks.{place}.attn."
+        names |= {name for name, _ in model.named_parameters() if name.startswith(tuple(attention + n for n in new))}
+    return frozenset(names)
+
+
+@torch.no_grad()
+def measure(
+    model: nn.Module, swaps: Mapping[int, HostAttention], images: Tensor | None
+) -> tuple[Tensor | None, dict[int, float]]:
+    """Return the outputs of the host, and the error of each new attention on the inputs of the one it replaces."""
+    if images is None:
+        return None, {}
+    errors: dict[int, float] = {}
+
+    def compare(place: int) -> Any:
+        def hook(module: nn.Module, arguments: Any, options: Any, out: Tensor) -> None:
+            new = swaps[place]
+            mode = new.training
+            errors[place] = relative_error(new.eval()(*arguments, **options), out)
+            new.train(mode)
+
+        return hook
+
+    blocks = cast(Any, model).blocks
+    hooks = [blocks[p].attn.register_forward_hook(compare(p), with_kwargs=True) for p in swaps]
+    try:
+        return outputs(model, images), errors
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.no_grad()
+def outputs(model: nn.Module, images: Tensor) -> Tensor:
+    """Return the outputs of a model in evaluation mode, which is left in the mode it was in."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        return cast(Tensor, model.eval()(images))
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def relative_error(new: Tensor, old: Tensor) -> float:
+    """Return |new - old| / |old| of Frobenius norms."""
+    new, old = new.double(), old.double()
+    return float((new - old).norm() / old.norm().clamp(min=torch.finfo(old.dtype).tiny))

@@ -1,0 +1,1 @@
+"""Files of a model: checkpoints, published folders with a card, and the Hugging Face Hub."""
