@@ -128,7 +128,7 @@ class TokenLayout:
                 f"of shape {list(self.mask.shape)}."
             )
         if self.lengths is not None:
-            raise ValueError("packed sequences have no padding: leave out the mask of a layout that has lengths.")
+            raise ValueError("packed sequences hold no padding: leave masked tokens out, and give no mask of them.")
 
     def counts(self, device: torch.device) -> Tensor:
         """Return `lengths` as a tensor, int64 [sequences], which is copied to the device once for all layers."""

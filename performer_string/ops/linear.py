@@ -15,14 +15,12 @@ from torch import Tensor
 from performer_string.ops.chunked import chunked_attention
 from performer_string.ops.context import AttentionContext
 from performer_string.ops.forms import FeatureForm
-from performer_string.ops.inputs import checked_context
 from performer_string.ops.key_bias import key_logits, key_weights
-from performer_string.ops.packing import attend_packed
+from performer_string.ops.layout import TokenLayout
+from performer_string.ops.packing import attend_packed, packed_lengths
 from performer_string.ops.polynomial import polynomial_attention
 from performer_string.ops.rotary import rotate_pair
-from performer_string.ops.validation import (
-    check_feature_map,
-)
+from performer_string.ops.validation import check_attention, check_context, check_feature_map
 from performer_string.utils._compat import needs_plain_operations
 from performer_string.utils.dtype import full_precision, in_one_type, without_autocast
 from performer_string.utils.numerics import safe_divide
@@ -90,7 +88,11 @@ def linear_attention(
 
     Source: arXiv:2009.14794 (FAVOR+); arXiv:2502.02562, section 3.2 (rotations before the features).
     """
-    context = checked_context(q, k, v, rotation, locality, positions, num_prefix, key_mask, key_bias, cu_seqlens)
+    check_attention(q, k, v, key_mask, key_bias)
+    lengths = packed_lengths(cu_seqlens, q, k)
+    layout = TokenLayout(positions, num_prefix=num_prefix, mask=key_mask, lengths=lengths)
+    context = AttentionContext(rotation, locality, layout, key_bias)
+    check_context(context, q, k)
     check_feature_map(phi, q)
     return attend_linear(q, k, v, phi, context)
 

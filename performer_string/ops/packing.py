@@ -20,21 +20,20 @@ from performer_string.ops.rotary import rotate_pair
 SequenceAttention = Callable[[Tensor, Tensor, Tensor, AttentionContext], Tensor]
 
 
-def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[int, ...] | None:
+def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor) -> tuple[int, ...] | None:
     """Return the number of tokens of each packed sequence.
 
     Args:
         cu_seqlens: boundaries of the sequences, [0, n_1, n_1 + n_2, .., N], integers that do not decrease; None for no
             packing.
         q, k: queries and keys, [1, H, N, d].
-        key_mask: mask of the keys, which must be None with `cu_seqlens`.
 
     Returns:
         n_1, n_2, ..; None without packing.
 
     Raises:
         TypeError: `cu_seqlens` that is no tensor of integers.
-        ValueError: `cu_seqlens` that does not fit the tokens, or a mask as well.
+        ValueError: `cu_seqlens` that does not fit the tokens.
     """
     if cu_seqlens is None:
         return None
@@ -46,8 +45,6 @@ def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Te
             f"packed sequences are one batch [1, H, N, d], with queries and keys of the same tokens, not "
             f"{list(q.shape)} and {list(k.shape)}."
         )
-    if key_mask is not None:
-        raise ValueError("packed sequences hold no padding: leave masked tokens out instead of giving a key_mask.")
     ends = cu_seqlens.tolist() if cu_seqlens.ndim == 1 else []
     lengths = tuple(end - start for start, end in itertools.pairwise(ends))
     if not ends or ends[0] != 0 or ends[-1] != q.shape[2] or min(lengths, default=0) < 0:

@@ -57,12 +57,11 @@ def rotated_feature_attention(
 
     Source: RoFormer, arXiv:2104.09864, section 3.3, for any map with positive features.
     """
-    check_attention(q, k, v, None, key_mask, key_bias)
+    check_attention(q, k, v, key_mask, key_bias)
     check_feature_map(phi, q)
     if rotation is not None:
         rotation.check(q.new_empty((), device="meta").expand(*q.shape[:-1], phi.num_features))
-    lengths = packed_lengths(cu_seqlens, q, k, key_mask)
-    layout = TokenLayout(mask=key_mask, lengths=lengths)
+    layout = TokenLayout(mask=key_mask, lengths=packed_lengths(cu_seqlens, q, k))
     return attend_rotated_features(q, k, v, phi, AttentionContext(rotation, None, layout, key_bias))
 
 

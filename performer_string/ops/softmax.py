@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from performer_string.ops.context import AttentionContext
-from performer_string.ops.inputs import checked_context
 from performer_string.ops.key_bias import key_logits, with_bias_columns
 from performer_string.ops.layout import TokenLayout
-from performer_string.ops.packing import attend_packed
+from performer_string.ops.packing import attend_packed, packed_lengths
 from performer_string.ops.rotary import rotate_pair
+from performer_string.ops.validation import check_attention, check_context
 from performer_string.utils._compat import is_transformed
 from performer_string.utils.autograd import explain_softmax_derivatives
 from performer_string.utils.dtype import without_autocast
@@ -67,7 +67,11 @@ def softmax_attention(
     Raises:
         TypeError, ValueError: arguments that do not fit together.
     """
-    context = checked_context(q, k, v, rotation, locality, positions, num_prefix, key_mask, key_bias, cu_seqlens)
+    check_attention(q, k, v, key_mask, key_bias)
+    lengths = packed_lengths(cu_seqlens, q, k)
+    layout = TokenLayout(positions, num_prefix=num_prefix, mask=key_mask, lengths=lengths)
+    context = AttentionContext(rotation, locality, layout, key_bias)
+    check_context(context, q, k)
     if scale is not None:
         check_positive("the scale of the logits", scale)
     return attend_softmax(q, k, v, context, scale)

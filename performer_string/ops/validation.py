@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from performer_string.utils._compat import values_unavailable
+
 if TYPE_CHECKING:
     from performer_string.bias import RelativeBias
     from performer_string.feature_maps import FeatureMap
+    from performer_string.ops.context import AttentionContext
     from performer_string.ops.layout import TokenLayout
     from performer_string.position.rotation import Rotation
 
 
-def check_attention(
-    q: Tensor, k: Tensor, v: Tensor, rotation: Rotation | None, key_mask: Tensor | None, key_bias: Tensor | None
-) -> None:
-    """Raise an error unless queries, keys, values, rotation, mask and bias fit together.
+def check_attention(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, key_bias: Tensor | None) -> None:
+    """Raise an error unless queries, keys, values, mask and bias fit together.
 
     Args:
         q, k, v: queries, keys and values, [B, H, N, d], [B, H, M, d], [B, H, M, e].
-        rotation: rotation of N = M tokens, or None.
         key_mask: boolean mask of the keys, [B, M], or None.
         key_bias: bias of the keys, [B, H, M], or None.
 
     Raises:
-        TypeError: integers as queries, keys or values, or a rotation of another kind.
-        ValueError: shapes or devices that do not fit, or the rotation of an encoding that adds to the tokens.
+        TypeError: integers as queries, keys or values.
+        ValueError: shapes or devices that do not fit.
     """
     if not (q.is_floating_point() and k.is_floating_point() and v.is_floating_point()):
         raise TypeError(f"queries, keys and values must be floating-point, not {q.dtype}, {k.dtype} and {v.dtype}.")
@@ -39,10 +39,31 @@ def check_attention(
         )
     if not q.device == k.device == v.device:
         raise ValueError(f"queries, keys and values are on several devices: {q.device}, {k.device} and {v.device}.")
-    check_rotation(rotation, q, k)
     check_mask("key", key_mask, k.shape[0], k.shape[2])
     if key_bias is not None and key_bias.shape != k.shape[:3]:
         raise ValueError(f"key_bias must be [B, H, N] = {list(k.shape[:3])}, not {list(key_bias.shape)}.")
+
+
+def check_context(context: AttentionContext, q: Tensor, k: Tensor) -> None:
+    """Raise an error unless rotation, locality and layout fit queries and keys [B, H, N, d], and all have a use.
+
+    Raises:
+        TypeError: a rotation or a locality of another kind.
+        ValueError: another number of heads or tokens, the rotation of an encoding that adds to the tokens, a locality
+            without positions, or positions and prefix tokens that nothing uses.
+    """
+    rotation, locality, layout = context.rotation, context.locality, context.layout
+    check_rotation(rotation, q, k)
+    check_layout(layout, k.shape[0], k.shape[2], each_sample=False)
+    if locality is not None:
+        check_locality(locality, layout.positions, q, k)
+    elif rotation is None and (layout.positions is not None or layout.num_prefix):
+        positions = layout.positions
+        given = f"num_prefix={layout.num_prefix}" if positions is None else f"positions {list(positions.shape)}"
+        raise ValueError(
+            f"{given} would have no effect without a locality: pass locality=build_locality(...), for an encoding "
+            f"rotation=encoding(positions), or leave out positions and num_prefix."
+        )
 
 
 def check_rotation(rotation: Rotation | None, q: Tensor, k: Tensor) -> None:
@@ -117,44 +138,18 @@ def check_feature_map(phi: FeatureMap, q: Tensor) -> None:
         )
 
 
-def check_places(k: Tensor, positions: Tensor | None, num_prefix: int, used: bool) -> None:
-    """Raise a ValueError for positions or prefix tokens that nothing uses, or of another number of tokens.
-
-    Args:
-        k: keys, [B, H, N, d].
-        positions: positions of the tokens, [N, C], or None.
-        num_prefix: number of leading tokens without a position.
-        used: whether there is a locality, which takes the positions, or a rotation, which is made of positions already.
-    """
-    tokens = k.shape[-2]
-    if not 0 <= num_prefix <= tokens:
-        raise ValueError(f"num_prefix must lie between 0 and the number of tokens, {tokens}, not {num_prefix}.")
-    if positions is not None and (positions.ndim != 2 or positions.shape[0] != tokens):  # not len(), for exports
-        samples = " Samples with positions of their own can be packed, by cu_seqlens." if positions.ndim == 3 else ""
-        raise ValueError(
-            f"positions must be those of all {tokens} tokens, [N, C], alike for all samples, not "
-            f"{list(positions.shape)}. They are for a locality; encoding(positions) makes a rotation of them.{samples}"
-        )
-    if positions is not None:
-        check_precision(positions)
-    if not used and (positions is not None or num_prefix):
-        given = f"num_prefix={num_prefix}" if positions is None else f"positions {list(positions.shape)}"
-        raise ValueError(
-            f"{given} would have no effect without a locality: pass locality=build_locality(...), for an encoding "
-            f"rotation=encoding(positions), or leave out positions and num_prefix."
-        )
-
-
-def check_layout(layout: TokenLayout, batch: int, tokens: int) -> None:
+def check_layout(layout: TokenLayout, batch: int, tokens: int, each_sample: bool = True) -> None:
     """Raise an error unless a layout is of these tokens.
 
     Args:
         layout: layout of the tokens.
         batch, tokens: numbers B of samples and N of tokens.
+        each_sample: whether samples may have positions of their own.
 
     Raises:
         TypeError: something else than a layout.
-        ValueError: a mask or positions of other samples or tokens, or a number of prefix tokens out of range.
+        ValueError: a mask or positions of other samples or tokens, positions that are rounded or not finite, or a
+            number of prefix tokens out of range.
     """
     if not hasattr(layout, "num_prefix"):
         raise TypeError(
@@ -162,37 +157,44 @@ def check_layout(layout: TokenLayout, batch: int, tokens: int) -> None:
         )
     if layout.mask is not None:
         check_mask("token", layout.mask, batch, tokens, "the mask of the layout")
+    if not 0 <= layout.num_prefix <= tokens:
+        raise ValueError(f"num_prefix must lie between 0 and the number of tokens, {tokens}, not {layout.num_prefix}.")
     if layout.positions is None:
         return
-    shape = layout.positions.shape
-    packed = layout.lengths is not None
-    if len(shape) not in ((2,) if packed else (2, 3)) or shape[-2] != tokens or shape[:-2] not in ((), (1,), (batch,)):
-        form = "[N, C]" if packed else f"[N, C] or [B, N, C] with B = {batch}"
+    shape, one = layout.positions.shape, layout.lengths is not None or not each_sample
+    if len(shape) not in ((2,) if one else (2, 3)) or shape[-2] != tokens or shape[:-2] not in ((), (1,), (batch,)):
+        form = "[N, C], alike for all samples" if one else f"[N, C] or [B, N, C] with B = {batch}"
+        packed = " Samples with positions of their own can be packed, by cu_seqlens." if not each_sample else ""
         raise ValueError(
-            f"positions of a layout must be those of all {tokens} tokens, prefix tokens included, {form}, not "
-            f"{list(shape)}."
+            f"positions must be those of all {tokens} tokens, {form}, not {list(shape)}, those of prefix tokens "
+            f"included.{packed}"
         )
-    if not 0 <= layout.num_prefix <= tokens:
-        raise ValueError(f"num_prefix must lie between 0 and the {tokens} tokens, not {layout.num_prefix}.")
-    check_precision(layout.positions)
+    check_positions(layout.positions, finite=layout.grid is None)
 
 
-def check_precision(positions: Tensor) -> None:
-    """Raise a ValueError for positions in 16 bits."""
+def check_positions(positions: Tensor, finite: bool = True) -> None:
+    """Raise a ValueError for positions in 16 bits, and on a CPU for any that are not finite.
+
+    On other devices the program would wait for the numbers. NaN there goes through to the outputs.
+
+    Args:
+        positions: positions of the tokens, [..., N, C].
+        finite: whether to look at the numbers; not needed for those of a known grid.
+    """
     if positions.dtype in (torch.bfloat16, torch.float16):
         raise ValueError(
             f"positions in {positions.dtype} are rounded, to whole patches or worse: keep them in float32, in no "
             f"buffer that .bfloat16() or .half() reaches."
         )
+    if finite and positions.device.type == "cpu" and not values_unavailable():
+        bad = ~positions.isfinite()
+        if bad.any():
+            index = bad.nonzero()[0].tolist()
+            raise ValueError(f"positions must be finite, but positions{index} is {positions[tuple(index)].item()}.")
 
 
-def check_locality(locality: RelativeBias, q: Tensor, k: Tensor, positions: Tensor | None) -> None:
-    """Raise an error unless a locality fits the heads, and there are positions, which `check_places` has checked.
-
-    Args:
-        locality: the relative bias.
-        q, k: queries and keys, [B, H, N, d].
-        positions: positions of the tokens, [N, C], or None.
+def check_locality(locality: RelativeBias, positions: Tensor | None, q: Tensor, k: Tensor) -> None:
+    """Raise an error unless a locality fits the heads and tokens of queries and keys [B, H, N, d], with positions.
 
     Raises:
         TypeError: `locality` is no relative bias.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from performer_string.ops.validation import check_precision
+from performer_string.ops.validation import check_positions
 from performer_string.position.rotation import PlaneRotation, Rotation
 from performer_string.utils._compat import values_unavailable
 from performer_string.utils.buffers import ComputedBuffers
@@ -134,7 +134,8 @@ class Encoding(ComputedBuffers):
 
         Raises:
             TypeError: positions that are no tensor.
-            ValueError: positions of another dimension or in 16 bits, or a parameter that is not finite.
+            ValueError: positions of another dimension, in 16 bits or, on a CPU, not finite; or a parameter that is not
+                finite.
         """
         if not isinstance(positions, Tensor):
             raise TypeError(f"positions must be a tensor [..., N, C], as of grid_positions, not {type(positions)}.")
@@ -146,7 +147,7 @@ class Encoding(ComputedBuffers):
                 f"{type(self).__name__} was built for positions [..., N, {self.coord_dim}] (coord_dim="
                 f"{self.coord_dim}), not for {list(positions.shape)}. {remedy}"
             )
-        check_precision(positions)
+        check_positions(positions)
         if not self.training and not values_unavailable():
             self.check_finite()
         return positions

@@ -23,7 +23,7 @@ from performer_string.position.separable import SeparableEncoding
 from performer_string.utils.registry import choose
 
 
-def check_layout(layout: str) -> bool:
+def is_raster(layout: str) -> bool:
     """Return whether a layout is the raster.
 
     Raises:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from performer_string.position.base import Sizes
 from performer_string.position.conformal import Form, Layout, MetricByPosition, ScaledRotation, Scaling
 from performer_string.position.frequencies import axial_frequencies, num_planes, plane_generators
-from performer_string.position.pate import PaTE, check_layout
+from performer_string.position.pate import PaTE, is_raster
 from performer_string.position.rotation import MetricRotation, Rotation
 from performer_string.utils.dtype import full_precision, without_autocast
 from performer_string.utils.registry import choose
@@ -70,7 +70,7 @@ class PaTESO2(PaTE):
         if layout is None:
             # Models know the training grid, and configurations without a layout have always meant the raster.
             layout = "raster" if sizes.grid is not None or sizes.coord_dim == 1 else "axes"
-        raster = check_layout(layout)
+        raster = is_raster(layout)
         name = metric if isinstance(metric, str) else "constant" if metric else "none"
         kind = choose("metric of pate-so2", name, Metric)
         by_position = kind == "by-position"

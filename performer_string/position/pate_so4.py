@@ -13,7 +13,7 @@ from performer_string.position.base import Sizes
 from performer_string.position.block_rotation import block_diagonal
 from performer_string.position.conformal import Form, Layout, Scaling
 from performer_string.position.frequencies import axial_frequencies
-from performer_string.position.pate import PaTE, block_basis, check_layout
+from performer_string.position.pate import PaTE, block_basis, is_raster
 from performer_string.utils.dtype import full_precision
 from performer_string.utils.registry import choose
 
@@ -82,7 +82,7 @@ class PaTESO4(PaTE):
         lambda_start: float | None = None,
         share_heads: bool = False,
     ):
-        raster = check_layout(layout)
+        raster = is_raster(layout)
         conformal = Scaling(conformal_scaling, slow_down, scaling, share_lambda, lambda_form, lambda_start)
         super().__init__(sizes, share_heads, conformal, 4, raster)
         choose("factors of pate-so4", factors, Factors)

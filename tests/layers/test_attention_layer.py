@@ -222,7 +222,7 @@ def test_parts_of_other_sizes_are_refused(part, message):
 def test_a_mask_of_a_layout_is_boolean_and_not_of_packed_sequences():
     with pytest.raises(ValueError, match=r"boolean .* not torch\.float32"):
         TokenLayout(mask=torch.ones(1, 4))
-    with pytest.raises(ValueError, match="packed sequences have no padding"):
+    with pytest.raises(ValueError, match="packed sequences hold no padding"):
         TokenLayout(mask=torch.ones(1, 4, dtype=torch.bool), lengths=(2, 2))
 
 

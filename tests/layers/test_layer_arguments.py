@@ -22,10 +22,10 @@ def layer(**parts):
         (TokenLayout(POSITIONS[:1]), r"all 20 tokens, .* not \[1, 2\]"),
         (TokenLayout(POSITIONS[:7]), r"all 20 tokens, .* not \[7, 2\]"),
         (TokenLayout(POSITIONS.expand(2, -1, -1)), r"with B = 3, not \[2, 20, 2\]"),
-        (TokenLayout(POSITIONS, num_prefix=30), "between 0 and the 20 tokens, not 30"),
-        (TokenLayout(POSITIONS, num_prefix=-1), "between 0 and the 20 tokens, not -1"),
+        (TokenLayout(POSITIONS, num_prefix=30), "between 0 and the number of tokens, 20, not 30"),
+        (TokenLayout(POSITIONS, num_prefix=-1), "between 0 and the number of tokens, 20, not -1"),
         (TokenLayout(POSITIONS.bfloat16()), "keep them in float32"),
-        (TokenLayout(POSITIONS[None], lengths=(12, 8)), r"\[N, C\], not \[1, 20, 2\]"),
+        (TokenLayout(POSITIONS[None], lengths=(12, 8)), r"\[N, C\], alike for all samples, not \[1, 20, 2\]"),
         (TokenLayout(mask=torch.ones(3, 7, dtype=torch.bool)), "the mask of the layout"),
     ],
 )

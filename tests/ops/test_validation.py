@@ -137,6 +137,19 @@ def test_localities_and_their_positions(attend):
         attend(q[:, :, :4], k, v, locality=locality, positions=positions)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_positions_that_are_not_finite(attend, number):
+    """They went through encodings and decays to logits of NaN."""
+    q, positions = torch.randn(1, H, N, D), grid_positions((3, 3))
+    positions[4, 1] = number
+    with pytest.raises(ValueError, match=rf"positions must be finite, but positions\[4, 1\] is {number}"):
+        attend(q, q, q, locality=build_locality("gaussian", num_heads=H), positions=positions)
+    for name in ("rope", "circulant-string", "liere", "absolute", "sinusoidal"):
+        encoding = build_encoding(name, head_dim=D, num_heads=H, grid=(3, 3)).train()
+        with pytest.raises(ValueError, match="positions must be finite"):
+            encoding.embedding(positions) if encoding.additive else encoding(positions)
+
+
 def test_feature_maps():
     q = torch.randn(1, H, 5, D)
     for heads, dim in ((2, D), (H, 4)):
