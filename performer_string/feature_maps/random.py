@@ -101,7 +101,7 @@ class RandomFeatures(FeatureMap):
     def _apply(self, *arguments: Any, **options: Any) -> RandomFeatures:
         had_values = not self.projection.is_meta
         super()._apply(*arguments, **options)
-        if not had_values and not self.projection.is_meta:  # `to_empty`, or the weights of a host model
+        if not had_values and not self.projection.is_meta:  # `to_empty`, or the weights of a model of timm
             with torch.no_grad():
                 self.projection.copy_(self.draw(0))
         return self

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from performer_string.images.preprocessing import Preprocessing
 from performer_string.models.config import ViTConfig
-from performer_string.models.convert.timm_attention import HostAttention
+from performer_string.models.convert.timm_attention import TimmAttention
 from performer_string.models.vit.model import ViT
 
 TOLERANCE = 1e-6  # relative to the largest output, in float64: rounding to float32 hides another kind of GELU
@@ -43,7 +43,7 @@ def from_timm(model: nn.Module) -> ViT:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"from_timm takes a model, timm.create_model(NAME), not a {type(model).__name__}.")
-    if any(isinstance(module, HostAttention) for module in model.modules()):
+    if any(isinstance(module, TimmAttention) for module in model.modules()):
         raise ValueError("the attention of this model was changed by performerize: make the ViT before, by from_timm.")
     kind, weights = type(model).__name__, {name: x.detach().double() for name, x in model.state_dict().items()}
     try:

@@ -1,4 +1,4 @@
-"""Make the queries and keys of a host's attention narrower. Its weights stay as they are."""
+"""Make the queries and keys of an attention of timm narrower. Its weights stay as they are."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.models.convert.low_rank import by_planes, by_singular_vectors
-from performer_string.models.convert.timm_attention import HostAttention
+from performer_string.models.convert.timm_attention import TimmAttention
 
 
-def host_projections(attention: HostAttention) -> tuple[Tensor, Tensor]:
+def projections_of(attention: TimmAttention) -> tuple[Tensor, Tensor]:
     """Return the projections of queries and keys, with the bias as first column: [H, d, 1 + D] in float64.
 
-    They are read off what the projections do to zero and to unit vectors, since hosts hold them in several forms.
+    They are read off what the projections do to zero and to unit vectors, since timm holds them in several forms.
     """
     copied = copy.deepcopy(attention).double()
     width = copied.proj.get_parameter("weight").shape[0]
@@ -27,15 +27,15 @@ def host_projections(attention: HostAttention) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def narrow_host(attention: HostAttention, width: int, head_dim: int, rotates: bool, place: int) -> float:
+def narrow_attention(attention: TimmAttention, width: int, head_dim: int, rotates: bool, layer: int) -> float:
     """Make queries and keys narrower, and return the relative error of the scores.
 
     Args:
-        attention: attention of the host, changed in place.
+        attention: attention to narrow, in place.
         width: width d' of queries and keys.
-        head_dim: width d of the host's heads.
-        rotates: whether the host's own rotation stays, so that whole planes are kept.
-        place: index of the block, for messages.
+        head_dim: width d of timm's heads.
+        rotates: whether the rotation of timm's model stays, so that whole planes are kept.
+        layer: index of the block, for messages.
 
     Raises:
         ValueError: a width out of range, or norms of queries and keys, so that scores are no bilinear form.
@@ -44,8 +44,8 @@ def narrow_host(attention: HostAttention, width: int, head_dim: int, rotates: bo
         even = "even, " if rotates else ""
         raise ValueError(f"qk_dim must be {even}positive and at most the width {head_dim} of a head, not {width}.")
     if not all(isinstance(norm, nn.Identity) for norm in (attention.q_norm, attention.k_norm)):
-        raise ValueError(f"qk_dim: block {place} normalises queries and keys, so that scores are no bilinear form.")
-    q, k = host_projections(attention)
+        raise ValueError(f"qk_dim: block {layer} normalises queries and keys, so that scores are no bilinear form.")
+    q, k = projections_of(attention)
     factor = (width / head_dim) ** 0.25  # of q and k: logits over the root of the width stay as they were
     if not rotates:
         found = by_singular_vectors(q, k, width)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.models.config.parts import check_attention_name
-from performer_string.models.convert.narrow_timm import narrow_host
-from performer_string.models.convert.timm_attention import HostAttention
-from performer_string.models.convert.timm_checks import check_host, check_images, host_grid, import_timm
-from performer_string.models.convert.timm_parts import HostParts
+from performer_string.models.convert.narrow_timm import narrow_attention
+from performer_string.models.convert.timm_attention import TimmAttention
+from performer_string.models.convert.timm_checks import check_measured_images, check_model, grid_of, import_timm
+from performer_string.models.convert.timm_parts import TimmParts
 from performer_string.position.grid import PositionMode, check_position_mode
 
 
@@ -23,7 +23,7 @@ class LayerError:
 
     Attributes:
         name: name of the attention in the model, as `blocks.0.attn`.
-        error: relative error |new - old| / |old| of the attention's outputs (Frobenius norms) for the host's inputs;
+        error: relative error |new - old| / |old| of the attention's outputs (Frobenius norms) for the inputs of timm's;
             None without images.
         scores: relative error of the scores due to `qk_dim`, as `low_rank` defines it; None without one.
     """
@@ -83,9 +83,9 @@ def performerize(
 ) -> PerformerizeReport:
     """Swap the attention of a ViT of timm in place. All weights and their names stay.
 
-    Checkpoints of the host load. With an encoding, a locality, a value map, a gate or a `qk_dim`, which have weights
+    Checkpoints of timm load. With an encoding, a locality, a value map, a gate or a `qk_dim`, which have weights
     of their own, they load with `strict=False`. Where an encoding takes the place of a learned rotation in every block,
-    the host's, `rope`, is frozen: nothing uses it.
+    timm's, `rope`, is frozen: nothing uses it.
 
     It takes models whose blocks have timm's `Attention`, `AttentionRope` or `EvaAttention`: ViT, DeiT, DINOv2, DINOv3,
     EVA, SigLIP and RoPE-ViT among them. Position tables that are added to the tokens stay in any case.
@@ -95,14 +95,14 @@ def performerize(
         attention: name of the attention: `linear`, `softmax` (the control: outputs stay the same up to rounding) or
             `performer-pytorch`.
         feature_map, feature_options: name and options of the feature map of linear attention.
-        encoding: name of a rotating encoding in `ENCODINGS`, for each layer, in place of a rotation of the host's;
+        encoding: name of a rotating encoding in `ENCODINGS`, for each layer, in place of a rotation of timm's;
             `none` to remove that; None to leave it as it is.
         encoding_options: options of the encoding.
         locality, locality_options: name and options of a relative bias of each layer, or None.
         values, value_options: name and options of a value map of each layer, or None.
         key_gate: whether to weigh each key by its token, learned from equal weights. The outputs stay the same at
             first.
-        qk_dim: width of queries and keys; None for the host's. Fixed maps after its projections give the smallest error
+        qk_dim: width of queries and keys; None for timm's. Fixed maps after its projections give the smallest error
             of the scores: by the singular vectors of W_Q^T W_K, or by the strongest planes of its rotation.
         positions: position mode, `extrapolate` or `interpolate`, for an encoding, a locality or a value map.
         layers: indices of the blocks to change; None for all.
@@ -117,18 +117,18 @@ def performerize(
         ValueError: a part that has no counterpart, by its name, or images of another kind. The model is then as it was.
     """
     check_attention_name(attention)
-    places = check_host(model, layers)
-    check_images(model, images)
-    parts = HostParts(
+    indices = check_model(model, layers)
+    check_measured_images(model, images)
+    parts = TimmParts(
         attention=attention,
         feature_map=feature_map,
-        feature_options=feature_options or {},
+        feature_options=dict(feature_options or {}),
         encoding=encoding,
-        encoding_options=encoding_options,
+        encoding_options=dict(encoding_options or {}),
         locality=locality,
-        locality_options=locality_options,
+        locality_options=dict(locality_options or {}),
         values=values,
-        value_options=value_options,
+        value_options=dict(value_options or {}),
         key_gate=key_gate,
         qk_dim=qk_dim,
         seed=seed,
@@ -140,64 +140,62 @@ def performerize(
             f"positions={positions!r} has no effect without an encoding that rotates, a locality or a value map: name "
             f"one, or leave positions out."
         )
-    grid = host_grid(cast(Any, model), positions) if parts.need_positions() else None
-    rotate_host = None if encoding is not None else import_timm().layers.apply_rot_embed_cat
-    swaps: dict[int, HostAttention] = {}
+    blocks = cast(Any, model).blocks
+    grid = grid_of(model, positions) if parts.need_positions() else None
+    apply_rope = None if encoding is not None else import_timm().layers.apply_rot_embed_cat
+    swaps: dict[int, TimmAttention] = {}
     scores: dict[int, float] = {}
-    for place in places:
-        host = cast(Any, model).blocks[place].attn
-        swaps[place] = parts.build(host, place, grid, rotate_host)
+    for layer in indices:
+        source = blocks[layer].attn
+        swaps[layer] = parts.build(source, layer, grid, apply_rope)
         if qk_dim is not None:
-            rotates = rotate_host is not None and getattr(model, "rope", None) is not None
-            scores[place] = narrow_host(swaps[place], qk_dim, host.head_dim, rotates, place)
-        swaps[place].train(host.training)
+            rotates = apply_rope is not None and getattr(model, "rope", None) is not None
+            scores[layer] = narrow_attention(swaps[layer], qk_dim, source.head_dim, rotates, layer)
+        swaps[layer].train(source.training)
     hook = None if grid is None else cast(Any, model).patch_embed.register_forward_pre_hook(grid.record)
     try:
         before, errors = measure(model, swaps, images)
-        for place, swap in swaps.items():
-            cast(Any, model).blocks[place].attn = swap
+        for layer, swap in swaps.items():
+            blocks[layer].attn = swap
     except Exception:
         if hook is not None:
             hook.remove()
         raise
     output = None if before is None or images is None else relative_error(outputs(model, images), before)
-    layer_errors = (LayerError(f"blocks.{p}.attn", errors.get(p), scores.get(p)) for p in places)
+    layer_errors = (LayerError(f"blocks.{i}.attn", errors.get(i), scores.get(i)) for i in indices)
     rope = getattr(model, "rope", None)
-    if encoding is not None and isinstance(rope, nn.Module) and len(places) == len(cast(Any, model).blocks):
+    if encoding is not None and isinstance(rope, nn.Module) and len(indices) == len(blocks):
         rope.requires_grad_(False)
-    return PerformerizeReport(tuple(layer_errors), output, undecayed(model, places))
+    return PerformerizeReport(tuple(layer_errors), output, undecayed(model, indices))
 
 
-def undecayed(model: nn.Module, places: Sequence[int]) -> frozenset[str]:
+def undecayed(model: nn.Module, indices: Sequence[int]) -> frozenset[str]:
     """Return the names of the parameters of new parts: encodings, localities, value maps, gates, learned features."""
     new = ("encoding.", "locality.", "values.", "key_gate", "backend.")
-    names = set()
-    for place in places:
-        attention = f"blocks.{place}.attn."
-        names |= {name for name, _ in model.named_parameters() if name.startswith(tuple(attention + n for n in new))}
-    return frozenset(names)
+    prefixes = tuple(f"blocks.{i}.attn.{part}" for i in indices for part in new)
+    return frozenset(name for name, _ in model.named_parameters() if name.startswith(prefixes))
 
 
 @torch.no_grad()
 def measure(
-    model: nn.Module, swaps: Mapping[int, HostAttention], images: Tensor | None
+    model: nn.Module, swaps: Mapping[int, TimmAttention], images: Tensor | None
 ) -> tuple[Tensor | None, dict[int, float]]:
-    """Return the outputs of the host, and the error of each new attention on the inputs of the one it replaces."""
+    """Return the outputs of the model, and the error of each new attention on the inputs of the one it replaces."""
     if images is None:
         return None, {}
     errors: dict[int, float] = {}
 
-    def compare(place: int) -> Any:
+    def compare(layer: int) -> Any:
         def hook(module: nn.Module, arguments: Any, options: Any, out: Tensor) -> None:
-            new = swaps[place]
+            new = swaps[layer]
             mode = new.training
-            errors[place] = relative_error(new.eval()(*arguments, **options), out)
+            errors[layer] = relative_error(new.eval()(*arguments, **options), out)
             new.train(mode)
 
         return hook
 
     blocks = cast(Any, model).blocks
-    hooks = [blocks[p].attn.register_forward_hook(compare(p), with_kwargs=True) for p in swaps]
+    hooks = [blocks[i].attn.register_forward_hook(compare(i), with_kwargs=True) for i in swaps]
     try:
         return outputs(model, images), errors
     finally:

@@ -21,14 +21,14 @@ from performer_string.position import Encoding
 from performer_string.position.grid import PositionMode, grid_positions, grid_steps, with_prefix
 
 
-class HostGrid:
-    """Grid of the patches of a thread's latest images, since a host passes tokens to its attention without positions.
+class PatchGrid:
+    """Grid of the patches of a thread's latest images, since timm passes tokens to an attention without positions.
 
     A thread without images of its own has the grid of the latest thread. Autograd's threads need that: on a GPU they
     compute blocks again.
 
     Args:
-        train_grid: number of patches along each axis of the images that the host was built for.
+        train_grid: number of patches along each axis of the images that the model was built for.
         mode: position mode of `grid_positions`.
         num_prefix: number of tokens before the patches.
     """
@@ -72,24 +72,24 @@ class HostGrid:
         return TokenLayout(with_prefix(positions, self.num_prefix), regular, self.num_prefix)
 
 
-class HostAttention(nn.Module):
-    """Attention of a host with its own projections, norms and gates, and with the backend, encoding and locality given.
+class TimmAttention(nn.Module):
+    """Attention of timm with its own projections, norms and gates, and with the backend, encoding and locality given.
 
     Args:
-        host: `Attention`, `AttentionRope` or `EvaAttention` of timm. Its parameters are shared, not copied.
+        source: `Attention`, `AttentionRope` or `EvaAttention` of timm. Its parameters are shared, not copied.
         backend: attention backend.
-        rotate_host: function that rotates queries or keys [B, H, N, d] by the host's own angles, timm's
-            `apply_rot_embed_cat`; None to leave the host's rotation out.
+        apply_rope: function that rotates queries or keys [B, H, N, d] by the angles of timm's model, its
+            `apply_rot_embed_cat`; None to leave that rotation out.
         encoding: encoding of queries and keys, or None.
         locality: relative bias, which attenuates the values by distance, or None.
         grid: grid of the patches, for an encoding, a locality or a value map.
         values: value map, which wraps the weighted sum over the keys, or None.
         key_gate: whether to weigh each key by exp(4 u_h x), as `SelfAttention`, with u learned from zero.
 
-    `narrow` makes its queries and keys narrower by fixed maps after the host's projections.
+    `narrow` makes its queries and keys narrower by fixed maps after timm's projections.
     """
 
-    qkv: Any  # the parts of the host, some of which are missing
+    qkv: Any  # the parts of timm's attention, some of which are missing
     q_bias: Any
     k_bias: Any
     v_bias: Any
@@ -104,29 +104,31 @@ class HostAttention(nn.Module):
 
     def __init__(
         self,
-        host: nn.Module,
+        source: nn.Module,
         backend: AttentionBackend,
-        rotate_host: Callable[..., Tensor] | None,
+        apply_rope: Callable[..., Tensor] | None,
         encoding: Encoding | None,
         locality: RelativeBias | None,
-        grid: HostGrid | None,
+        grid: PatchGrid | None,
         values: ValueMap | None = None,
         key_gate: bool = False,
     ):
         super().__init__()
-        for name, module in host.named_children():
+        for name, module in source.named_children():
             self.add_module(name, module)
-        for name, parameter in host.named_parameters(recurse=False):
+        for name, parameter in source.named_parameters(recurse=False):
             self.register_parameter(name, parameter)
-        saved = host.state_dict()
-        for name, buffer in host.named_buffers(recurse=False):
+        saved = source.state_dict()
+        for name, buffer in source.named_buffers(recurse=False):
             self.register_buffer(name, buffer, persistent=name in saved)
-        self.num_heads = cast(Any, host).num_heads
-        self.host_prefix, self.rotate_half = getattr(host, "num_prefix_tokens", 0), getattr(host, "rotate_half", False)
-        self.backend, self.rotate_host, self.encoding, self.locality = backend, rotate_host, encoding, locality
+        self.num_heads = cast(Any, source).num_heads
+        self.rope_prefix = getattr(source, "num_prefix_tokens", 0)
+        self.rotate_half = getattr(source, "rotate_half", False)
+        self.backend, self.apply_rope, self.encoding, self.locality = backend, apply_rope, encoding, locality
         self.grid, self.values = grid, values
-        width = cast(Any, host).proj.out_features
-        self.key_gate = nn.Parameter(cast(Any, host).proj.weight.new_zeros(self.num_heads, width)) if key_gate else None
+        proj = cast(nn.Linear, cast(Any, source).proj)
+        gate = proj.weight.new_zeros(self.num_heads, proj.out_features)
+        self.key_gate = nn.Parameter(gate) if key_gate else None
 
         self.narrow_q: Tensor | None = None
         self.narrow_k: Tensor | None = None
@@ -142,7 +144,7 @@ class HostAttention(nn.Module):
 
         Args:
             found: maps to fewer dimensions, for logits of the same scale.
-            dimensions: dimensions of the host's heads that stay, [H, d'], whose angles are then taken; None without a
+            dimensions: dimensions of timm's heads that stay, [H, d'], whose angles are then taken; None without a
                 rotation.
         """
         del self.narrow_q, self.narrow_k, self.kept
@@ -156,7 +158,7 @@ class HostAttention(nn.Module):
 
         Args:
             x: tokens, [B, N, D].
-            rope: sines and cosines of the host, or None.
+            rope: sines and cosines of timm's model, or None.
             attn_mask, is_causal: masks of pairs of tokens, which are not supported.
 
         Returns:
@@ -171,7 +173,7 @@ class HostAttention(nn.Module):
         if self.narrow_q is not None and self.narrow_k is not None:
             q, k = q @ self.narrow_q.mT.to(q.dtype), k @ self.narrow_k.mT.to(k.dtype)  # [B, H, N, d']
         queries = q  # before their rotation
-        if rope is not None and self.rotate_host is not None:
+        if rope is not None and self.apply_rope is not None:
             q, k = (self.rotated(each, rope).to(v.dtype) for each in (q, k))
         layout = EVERY_TOKEN if self.grid is None else self.grid.layout(x)
         rotation = None
@@ -189,7 +191,7 @@ class HostAttention(nn.Module):
         return cast(Tensor, self.proj_drop(self.proj(out if gate is None else out * gate(x).sigmoid())))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values with the host's norms: [B, N, D] -> [B, H, N, d] each."""
+        """Return queries, keys and values with timm's norms: [B, N, D] -> [B, H, N, d] each."""
         if getattr(self, "qkv", None) is not None:
             qkv = self.qkv(x)
             if getattr(self, "q_bias", None) is not None:
@@ -205,12 +207,12 @@ class HostAttention(nn.Module):
         return self.q_norm(q), self.k_norm(k), v
 
     def rotated(self, x: Tensor, rope: Tensor) -> Tensor:
-        """Return queries or keys [B, H, N, d] rotated by the host's angles, prefix tokens as they are."""
-        assert self.rotate_host is not None
-        prefix, patches = x[:, :, : self.host_prefix], x[:, :, self.host_prefix :]
+        """Return queries or keys [B, H, N, d] rotated by the angles of timm's model, prefix tokens as they are."""
+        assert self.apply_rope is not None
+        prefix, patches = x[:, :, : self.rope_prefix], x[:, :, self.rope_prefix :]
         if self.kept is not None:
             halves = rope.chunk(2, dim=-1)  # sines and cosines of each dimension, [.., 1 or H, N, d] or [N, d]
             shape = (*halves[0].shape[:-3], self.num_heads, *halves[0].shape[-2:])
             index = self.kept[:, None].expand(*shape[:-1], -1)
             rope = torch.cat([half.expand(shape).gather(-1, index) for half in halves], dim=-1)
-        return torch.cat([prefix, self.rotate_host(patches, rope, half=self.rotate_half)], dim=2)
+        return torch.cat([prefix, self.apply_rope(patches, rope, half=self.rotate_half)], dim=2)

@@ -8,18 +8,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from performer_string.models.convert.timm_attention import HostAttention, HostGrid
+from performer_string.models.convert.timm_attention import PatchGrid, TimmAttention
 from performer_string.models.vit.model import ViT
 from performer_string.position.grid import PositionMode
 
 
-def check_width(host: Any, place: int) -> None:
+def check_width(attention: Any, layer: int) -> None:
     """Raise a ValueError where the heads are not as wide as the tokens, which a value map needs."""
-    width, heads = host.proj.out_features, host.num_heads * host.head_dim
+    width, heads = attention.proj.out_features, attention.num_heads * attention.head_dim
     if heads != width:
         raise ValueError(
-            f"a value map needs heads that are together as wide as the tokens: block {place} has {host.num_heads} of "
-            f"width {host.head_dim}, and tokens of width {width}."
+            f"a value map needs heads that are together as wide as the tokens: block {layer} has "
+            f"{attention.num_heads} of width {attention.head_dim}, and tokens of width {width}."
         )
 
 
@@ -36,7 +36,7 @@ def import_timm() -> Any:
     return timm
 
 
-def check_host(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
+def check_model(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
     """Return the indices of the blocks to change.
 
     Raises:
@@ -57,29 +57,29 @@ def check_host(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
             f"{inner} In models of other libraries put MultiheadAttention in place of nn.MultiheadAttention."
         )
     if layers is not None and not isinstance(layers, Sequence):
-        raise ValueError(f"layers must hold places of blocks, as [0, 1], not {layers!r}.")
+        raise ValueError(f"layers must hold indices of blocks, as [0, 1], not {layers!r}.")
     count = len(blocks)
-    if outside := [place for place in layers or () if not -count <= place < count]:
+    if outside := [layer for layer in layers or () if not -count <= layer < count]:
         raise ValueError(f"{kind} has {count} blocks, counted from 0: there is no block {outside[0]}.")
-    places = [range(count)[place] for place in (range(count) if layers is None else layers)]
-    for place in places:
-        attention = getattr(blocks[place], "attn", None)
-        if isinstance(attention, HostAttention):
-            raise ValueError(f"block {place} of {kind} was changed by performerize before: begin with a model of timm.")
+    indices = [range(count)[layer] for layer in (range(count) if layers is None else layers)]
+    for layer in indices:
+        attention = getattr(blocks[layer], "attn", None)
+        if isinstance(attention, TimmAttention):
+            raise ValueError(f"block {layer} of {kind} was changed by performerize before: begin with a model of timm.")
         if type(attention) not in kinds:
             known = ", ".join(each.__name__ for each in kinds)
             own = type(attention)
             found = "no `attn`" if attention is None else f"the attention {own.__module__}.{own.__name__}"
-            raise ValueError(f"block {place} of {kind} has {found}; known are {known}.")
+            raise ValueError(f"block {layer} of {kind} has {found}; known are {known}.")
         if cast(Any, attention).attn_drop.p:
             raise ValueError(
-                f"block {place} of {kind} has dropout of attention weights, which linear attention does not have: "
+                f"block {layer} of {kind} has dropout of attention weights, which linear attention does not have: "
                 f"build the model with attn_drop_rate=0."
             )
-    return list(dict.fromkeys(places))
+    return list(dict.fromkeys(indices))
 
 
-def check_images(model: nn.Module, images: object) -> None:
+def check_measured_images(model: nn.Module, images: object) -> None:
     """Raise a ValueError unless images to measure errors on are None, or finite floats [B, channels, height, width]."""
     if images is None:
         return
@@ -95,8 +95,8 @@ def check_images(model: nn.Module, images: object) -> None:
         raise ValueError("images must be finite: they hold NaN or infinity, and so would every error.")
 
 
-def host_grid(model: Any, mode: PositionMode) -> HostGrid:
-    """Return the grid of a host's patches.
+def grid_of(model: Any, mode: PositionMode) -> PatchGrid:
+    """Return the grid of the patches of a model.
 
     Raises:
         ValueError: a model that drops patches, so that tokens lose their places.
@@ -111,4 +111,4 @@ def host_grid(model: Any, mode: PositionMode) -> HostGrid:
             f"an encoding, a locality or a value map needs the grid that the model was built for, in its patch_embed: "
             f"give it an img_size, or take another model where {type(model).__name__} has none."
         )
-    return HostGrid(tuple(patch.grid_size), mode, model.num_prefix_tokens)
+    return PatchGrid(tuple(patch.grid_size), mode, model.num_prefix_tokens)

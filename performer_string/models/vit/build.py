@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import cast
 
 from torch import nn
 
-from performer_string.bias import build_locality
+from performer_string.bias import RelativeBias, build_locality
 from performer_string.feature_maps import build_feature_map
 from performer_string.layers.attention import SelfAttention
-from performer_string.layers.backends import ROTATED_FEATURES, build_attention
+from performer_string.layers.backends import ROTATED_FEATURES, AttentionBackend, build_attention
 from performer_string.layers.block import Block
 from performer_string.layers.patch_embedding import NormalisedEmbedding
-from performer_string.layers.values import build_value_map
+from performer_string.layers.values import ValueMap, build_value_map
 from performer_string.models.config import ViTConfig
+from performer_string.models.config.parts import AttentionConfig, BiasConfig, ValuesConfig
 from performer_string.position import ENCODINGS, Encoding, Sizes, build_encoding
 from performer_string.position.additive import Absolute
 from performer_string.utils.seeds import derive_seed, seeded
@@ -84,6 +85,42 @@ def check_position_unit(config: ViTConfig, encoding: Encoding) -> Encoding:
     return encoding
 
 
+def build_backend(config: AttentionConfig, sizes: Sizes, layer: int, seed: int) -> AttentionBackend:
+    """Build the attention backend of a layer, with random features of its own."""
+    return build_attention(
+        config.attention_of(layer),
+        head_dim=sizes.qk_dim or sizes.head_dim,
+        num_heads=sizes.num_heads,
+        feature_map=config.feature_map,
+        seed=derive_seed(seed, "features", layer),
+        feature_options=config.feature_options,
+    )
+
+
+def build_layer_locality(config: BiasConfig, sizes: Sizes, layer: int, stream: int) -> RelativeBias | None:
+    """Build the relative bias of a layer, or None; `stream` is the seed of the initial values."""
+    if config.locality is None:
+        return None
+    with seeded(stream, "locality", layer):
+        return build_locality(config.locality, num_heads=sizes.num_heads, grid=sizes.grid, **config.locality_options)
+
+
+def build_layer_values(config: ValuesConfig, sizes: Sizes, layer: int, stream: int) -> ValueMap | None:
+    """Build the value map of a layer, or None; `stream` is the seed of the initial values."""
+    if config.values is None:
+        return None
+    with seeded(stream, "values", layer):
+        return build_value_map(
+            config.values,
+            head_dim=sizes.head_dim,
+            num_heads=sizes.num_heads,
+            coord_dim=sizes.coord_dim,
+            grid=sizes.grid,
+            qk_dim=sizes.qk_dim,
+            **config.value_options,
+        )
+
+
 def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix: int, stream: int) -> Block:
     """Build a block, with random features of its own.
 
@@ -98,24 +135,12 @@ def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix
         ValueError: positions in images where the value map needs them in patches.
     """
     c, width, depth, heads = config, cast(int, config.width), cast(int, config.depth), cast(int, config.num_heads)
-    head_dim, locality, values = width // heads, None, None
-    backend = build_attention(
-        c.attention_of(layer),
-        head_dim=c.query_width,
-        num_heads=heads,
-        feature_map=c.feature_map,
-        seed=derive_seed(c.seed, "features", layer),
-        feature_options=c.feature_options,
-    )
-    if c.locality is not None:
-        with seeded(stream, "locality", layer):
-            locality = build_locality(c.locality, num_heads=heads, grid=grid, **c.locality_options)
-    if c.values is not None:
-        with seeded(stream, "values", layer):
-            sizes = {"head_dim": head_dim, "qk_dim": c.query_width, "num_heads": heads, "coord_dim": len(grid)}
-            values = build_value_map(c.values, **cast(Any, sizes), grid=grid, **c.value_options)
-        if values.counts_patches and c.position_unit != "patch":
-            raise ValueError(f"the value map {c.values} takes positions in patches: position_unit must be patch.")
+    sizes = Sizes(width // heads, heads, len(grid), grid, qk_dim=c.query_width)
+    backend = build_backend(c, sizes, layer, c.seed)
+    locality = build_layer_locality(c, sizes, layer, stream)
+    values = build_layer_values(c, sizes, layer, stream)
+    if values is not None and values.counts_patches and c.position_unit != "patch":
+        raise ValueError(f"the value map {c.values} takes positions in patches: position_unit must be patch.")
     scales_logits = c.log_n_scaling and not (backend.homogeneous and "softmax" in c.kinds_of_attention())
     attention = SelfAttention(
         width,

@@ -149,7 +149,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         check_mask("patch", patch_mask, images.shape[0], math.prod(grid))  # not len(): an export is for any batch
         check_positions(positions, images.shape[0], grid)
         layout = self.layout(grid, positions, patch_mask)
-        pixels = patchify(images, self.patch).to(self.norm.weight.dtype)  # [B, N, pixels]; a host may have bf16
+        pixels = patchify(images, self.patch).to(self.norm.weight.dtype)  # [B, N, pixels]; the model may be in bf16
         if patch_mask is not None:  # padding may hold anything, NaN too, which no weight of zero would remove
             pixels = pixels.masked_fill(~patch_mask[..., None], 0.0)
         centred = layout.centred_positions()[..., self.num_prefix :, :]

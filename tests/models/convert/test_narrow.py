@@ -164,7 +164,7 @@ HOSTS = {
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-def test_hosts_of_timm(kind):
+def test_models_of_timm(kind):
     timm = pytest.importorskip("timm")
     name, options = HOSTS[kind]
     torch.manual_seed(0)
@@ -195,7 +195,7 @@ def test_hosts_of_timm(kind):
     linear(images).sum().backward()
 
 
-def test_hosts_that_cannot_be_narrow():
+def test_models_that_cannot_be_narrow():
     timm = pytest.importorskip("timm")
     host = timm.create_model("vit_tiny_patch16_224", depth=1, qk_norm=True)
     with pytest.raises(ValueError, match="block 0 normalises queries and keys"):

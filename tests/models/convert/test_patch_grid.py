@@ -1,4 +1,4 @@
-"""Where the patches of a host's images lie, which a host does not tell its attention."""
+"""Where the patches of timm's images lie, which timm does not tell its attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEATURES = {"num_features": 16}
 
 
 def build():
-    """Return a host of two blocks that takes images of any size, with rotations by position."""
+    """Return a model of two blocks that takes images of any size, with rotations by position."""
     torch.manual_seed(0)
     sizes = {"embed_dim": 24, "depth": 2, "num_heads": 2, "img_size": 64, "num_classes": 5}
     model = timm.create_model("vit_tiny_patch16_224", **sizes, dynamic_img_size=True).eval()
@@ -57,7 +57,7 @@ def test_checkpointed_blocks_are_computed_again_in_another_thread():
 
 
 @pytest.mark.slow
-def test_compiled_and_exported_hosts_take_any_size():
+def test_compiled_and_exported_models_take_any_size():
     model = build()
     compiled = torch.compile(model, backend="eager", dynamic=True, fullgraph=True)
     sides = {2: 16 * torch.export.Dim("rows", min=1, max=64), 3: 16 * torch.export.Dim("columns", min=1, max=64)}

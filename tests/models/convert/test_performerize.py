@@ -50,8 +50,8 @@ def images_for(kind: str = "vit") -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-def test_softmax_is_the_host(kind):
-    """The control. Weights keep their names and are those of the host, which an optimiser may hold already."""
+def test_softmax_changes_nothing(kind):
+    """The control. Weights keep their names and are those of timm's model, which an optimiser may hold already."""
     model, images = build(kind), images_for(kind)
     before, parameters, state = model(images), dict(model.named_parameters()), copy.deepcopy(model.state_dict())
     report = performerize(model, "softmax", images=images)
@@ -65,7 +65,7 @@ def test_softmax_is_the_host(kind):
 
 
 @pytest.mark.parametrize("kind", ["vit", "deit", "dinov2", "eva02", "dinov3"])
-def test_linear_attention_is_near_the_host_with_many_features(kind):
+def test_linear_attention_is_near_the_original_with_many_features(kind):
     """Errors fall with the number of features, and the gradient reaches every weight of the attention."""
     images, errors = images_for(kind), {}
     for features in (8, 2048):
@@ -105,7 +105,7 @@ def test_the_error_of_a_layer_is_that_of_the_definition():
 
 @pytest.mark.parametrize("kind", ["vit", "dinov3"])
 def test_another_encoding_and_a_locality(kind):
-    """In place of the host's rotation, against the definition of the first layer."""
+    """In place of timm's rotation, against the definition of the first layer."""
     model, images = build(kind), images_for(kind)[..., :32] if kind == "dinov3" else images_for(kind)
     performerize(model, "softmax", encoding="rope-mixed", locality="gaussian", locality_options={"sigma": 2.0})
     layer, inputs = model.blocks[0].attn, []
@@ -125,7 +125,7 @@ def test_another_encoding_and_a_locality(kind):
 @pytest.mark.parametrize("kind", ["dinov3", "eva02-large"])  # with prefix tokens; projections apart
 @pytest.mark.parametrize("attention", ["softmax", "linear"])
 def test_a_value_map_and_a_key_gate(attention, kind):
-    """Against the definition of the first layer; the host's weights stay, and all new ones learn."""
+    """Against the definition of the first layer; timm's weights stay, and all new ones learn."""
     model, images = build(kind), images_for(kind)
     state = copy.deepcopy(model.state_dict())
     options = {"feature_options": {"num_features": 16}, "encoding": "none"}
@@ -158,7 +158,7 @@ def test_a_new_key_gate_changes_nothing():
 
 
 def test_value_maps_start_from_the_seed():
-    """A convolution and a connection of the patches, at another size than that of the host."""
+    """A convolution and a connection of the patches, at another size than that of timm's model."""
     for values, options in (("lepe", {"kernel_size": 3}), ("connection", {"encoding": "rope"})):
         models = [build("dinov3") for _ in range(2)]
         for model in models:
@@ -168,7 +168,7 @@ def test_value_maps_start_from_the_seed():
         assert torch.equal(out, again)
 
 
-def test_the_hosts_rotation_is_removed():
+def test_timms_rotation_is_removed():
     model, images = build("dinov3"), images_for("dinov3")
     kept, removed = copy.deepcopy(model), copy.deepcopy(model)
     performerize(kept, "softmax", encoding=None)
@@ -256,7 +256,7 @@ def test_new_parameters_without_weight_decay_are_named():
     assert report.no_weight_decay == {f"blocks.{i}.attn.{name}" for i in range(2) for name in new}
 
 
-def test_a_checkpoint_of_the_host_loads():
+def test_a_checkpoint_of_timm_loads():
     weights = {name: x.clone() for name, x in build().state_dict().items()}
     model = build()
     performerize(model)

@@ -59,7 +59,7 @@ def test_other_arguments_than_a_model_of_timm_name_the_way():
     cases = [
         (lambda: from_timm("vit_tiny_patch16_224"), TypeError, "from_timm takes a model, timm.create_model"),
         (lambda: narrow(host, 8), TypeError, r"performerize\(model, qk_dim=\.\.\.\) narrows it in place"),
-        (lambda: performerize(host, layers=1), ValueError, r"layers must hold places of blocks, as \[0, 1\], not 1"),
+        (lambda: performerize(host, layers=1), ValueError, r"layers must hold indices of blocks, as \[0, 1\], not 1"),
         (lambda: performerize(own), ValueError, 'model.config, attention="linear"'),
         (lambda: performerize(host, "favor+"), ValueError, r"attention='linear', feature_map='favor\+'"),
     ]

@@ -1,4 +1,4 @@
-"""Random features and initial weights of a host's attention: each block has its own, by the seed alone."""
+"""Random features and initial weights of an attention of timm: each block has its own, by the seed alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def parts(seed: int, part: str, **options) -> list[torch.Tensor]:
     return [block.attn.state_dict()[part] for block in model.blocks]
 
 
-def test_a_host_of_the_meta_device_has_the_features_of_its_seed():
+def test_a_model_of_the_meta_device_has_the_features_of_its_seed():
     sizes = {"embed_dim": 24, "depth": 2, "num_heads": 2, "img_size": 64, "num_classes": 5}
     host = timm.create_model("vit_tiny_patch16_224", **sizes).eval()
     weights, images = host.state_dict(), torch.randn(1, 3, 64, 64)

@@ -38,5 +38,5 @@ def test_what_does_not_fit_is_refused():
         vit(**{**OPTIONS, "attention": [NAME, "softmax", NAME]})
     timm = pytest.importorskip("timm")
     host = timm.create_model("vit_tiny_patch16_224", depth=1)
-    with pytest.raises(ValueError, match="rotates features, which a host has no rotation for"):
+    with pytest.raises(ValueError, match="rotates features, which timm has no rotation for"):
         performerize(host, NAME)
