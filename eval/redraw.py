@@ -12,14 +12,16 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.accuracy.confusion_matrix import draw_matrix, is_matrix, read_matrix
 from eval.evaluations import Entry
-from eval.plotting.options import add_figure_arguments, add_title, draw, for_display, labels_of
-from eval.plotting.style import paper_style, save_plot
-from eval.report import MAJORITY, Row, read_csv, table, write_tables
+from eval.plotting.options import add_figure_arguments, draw, for_display, labels_of
+from eval.plotting.style import save_plot
+from eval.report import MAJORITY, Row, read_csv
+from eval.run import publish
 from performer_string.utils.renames import current_name
 from train.data.sizes import Size
 from train.runs.folder import CURVES, SUMMARY
@@ -132,21 +134,15 @@ def redraw_table(table: TableFile, options: argparse.Namespace) -> Figure | None
         raise ValueError(f"--only, --order and --labels are in the file of the table, {table.path}.")
     path = options.files[0]
     beside = path.with_suffix(".curves.csv")
-    with paper_style(options.width):
-        figure = draw_table(table, read_csv(path)[1], read_csv(beside)[1] if beside.is_file() else [])
-        if figure is not None:
-            add_title(figure, options.title)
-    return figure
+    records, curves = read_csv(path)[1], read_csv(beside)[1] if beside.is_file() else []
+    return draw(partial(draw_table, table, records, curves), options)
 
 
 def redraw_matrix(options: argparse.Namespace) -> tuple[Figure | None, list[Row]]:
     """Return the picture of a confusion matrix and its table; options are those of `redraw`."""
     matrix = read_matrix(options.files[0])
     (label,) = labels_of([matrix.model], options).values()
-    with paper_style(options.width):
-        figure = draw_matrix(replace(matrix, model=label))
-        add_title(figure, options.title)
-    return figure, matrix.rows()
+    return draw(partial(draw_matrix, replace(matrix, model=label)), options), matrix.rows()
 
 
 def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tuple[Figure | None, list[Row]]:
@@ -175,7 +171,7 @@ def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tup
     report.read_files(rows, path)
     try:
         shown = for_display(rows, report.names, options)
-        return draw(report, shown, options), report.summary(shown)
+        return draw(partial(report.plot, shown), options), report.summary(shown)
     except KeyError as error:
         raise ValueError(f"{path} lacks the column {error} of `eval {name}`.") from error
 
@@ -214,9 +210,7 @@ def draw_again(path: Path, options: argparse.Namespace, evaluations: Mapping[str
         print(*(save_plot(drawn, target, options.format) if drawn else [nothing]), sep="\n")
         return
     figure, lines = redraw(options, evaluations)
-    print(table(lines))
-    tables = write_tables(lines, target, options.table, options.intervals)
-    print("", *save_plot(figure, target, options.format), *tables, "", sep="\n")
+    print("", *publish([lines], [], figure, target, options), "", sep="\n")
 
 
 def run(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from eval.tables import cell_text, csv_table, latex_table, markdown_cell
+from eval.tables import cell_text, latex_table, markdown_cell
 from performer_string.utils.files import check_writable, read_text, write_aside
 from train.runs.folder import run_of
 
@@ -26,7 +26,7 @@ Row = Mapping[str, Any]
 
 ALL_CLASSES = "all classes"  # row of all classes together in `eval confusion`
 MAJORITY = "majority baseline"  # accuracy of always answering the most frequent class
-ENDINGS = (".csv", ".png", ".pdf", ".svg", ".md", ".tex", ".table.csv", ".json", "")  # "" is a folder
+ENDINGS = (".csv", ".png", ".pdf", ".svg", ".md", ".tex", ".table.csv", ".curves.csv", ".json", "")  # "" is a folder
 BREAKS = {ord(x): x.encode("unicode_escape").decode() for x in "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"}  # line breaks
 FORMER_COLUMNS = {  # columns of CSV files that were written before they were renamed
     "null": MAJORITY,
@@ -169,22 +169,38 @@ def table(rows: Sequence[Row], intervals: str = "brackets") -> str:
     return tabulate(cells, headers=list(rows[0]), tablefmt="github", disable_numparse=True, colalign=aligned)
 
 
-def write_tables(rows: Sequence[Row], beside: Path, kinds: Sequence[str], intervals: str = "brackets") -> list[Path]:
+def write_tables(
+    blocks: Sequence[Sequence[Row]],
+    beside: Path,
+    kinds: Sequence[str],
+    intervals: str = "brackets",
+    title: str = "",
+    notes: Sequence[str] = (),
+) -> list[Path]:
     """Write a table beside a CSV file, and return the paths.
 
     Args:
-        rows: rows of the table.
+        blocks: rows of the table, in blocks that stand one below the other.
         beside: path of the CSV file.
-        kinds: any of `markdown` (NAME.md), `latex` (NAME.tex) and `csv` (NAME.table.csv).
+        kinds: any of `markdown` (NAME.md), `latex` (NAME.tex) and `csv` (NAME.table.csv, of one block).
         intervals: format of intervals in LaTeX and Markdown, `brackets` or `pm`.
+        title, notes: lines above and below the table in Markdown, and comments in LaTeX.
     """
     paths = []
     for kind in dict.fromkeys(kinds):
         path = beside.with_suffix({"markdown": ".md", "latex": ".tex", "csv": ".table.csv"}[kind])
-        with write_aside(path) as partial:
-            text = latex_table(rows, intervals) if kind == "latex" else csv_table(rows) if kind == "csv" else ""
-            partial.write_text(text or table(rows, intervals) + "\n", encoding="utf-8")
         paths.append(path)
+        if kind == "csv":
+            write_csv(path, blocks[0], [])
+            continue
+        if kind == "latex":
+            comments = "".join(f"% {line}\n" for line in ([title, *notes] if title else notes))
+            text = comments + "\n".join(latex_table(block, intervals) for block in blocks)
+        else:
+            parts = [f"**{title}**"] * bool(title) + [table(block, intervals) for block in blocks]
+            text = "\n\n".join([*parts, *(["\n".join(f"- {note}" for note in notes)] if notes else [])]) + "\n"
+        with write_aside(path) as partial:
+            partial.write_text(text, encoding="utf-8")
     return paths
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eval.argument_types import choose_device
 from eval.evaluations import EVALUATIONS, Command, Evaluation
 from train.utils.imports import import_modules
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from eval.report import Row
 
 OUT = "folder of the files; default: `results` in the run's folder or beside several, else runs/results/NAME"
 
@@ -40,7 +46,41 @@ def output_folder(options: argparse.Namespace) -> Path:
     return Path(folder).expanduser()
 
 
-def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "", head: Sequence[str] = ()) -> int:
+def publish(
+    blocks: Sequence[Sequence[Row]],
+    notes: Sequence[str],
+    figure: Figure | None,
+    csv: Path,
+    options: argparse.Namespace,
+    title: str = "",
+) -> list[Path]:
+    """Print a table with its notes, and write its files and its figure beside a CSV file.
+
+    Args:
+        blocks, notes, title: as in `write_tables`; without a title the files have no notes.
+        figure: figure; for None older files are removed.
+        csv: path of the CSV file.
+        options: options `table`, `intervals` and `format` of the command line.
+
+    Returns:
+        The written files.
+    """
+    from eval.plotting.style import save_plot
+    from eval.report import table, write_tables
+
+    print("\n\n".join([title] * bool(title) + [*map(table, blocks), "\n".join(notes)]).rstrip())
+    tables = write_tables(blocks, csv, options.table, options.intervals, title, notes if title else ())
+    return [*save_plot(figure, csv, options.format), *tables]
+
+
+def run(
+    options: argparse.Namespace,
+    arguments: Sequence[str],
+    name: str = "",
+    head: Sequence[str] = (),
+    title: str = "",
+    below: Sequence[str] = (),
+) -> int:
     """Run an evaluation: write its CSV file and plot, and print its table.
 
     Args:
@@ -48,13 +88,14 @@ def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "", h
         arguments: arguments of the command line, for the header of the CSV file.
         name: name of the files, for a table of a paper with its runs in a folder NAME; the evaluation's by default.
         head: further lines of the header.
+        title, below: title of the table, and further notes below it.
 
     Returns:
         The exit status.
     """
     from eval.plotting.options import draw, for_display
-    from eval.plotting.style import paper_style, save_plot
-    from eval.report import Report, environment, table, write_tables
+    from eval.plotting.style import paper_style
+    from eval.report import Report, environment
 
     import_modules(options.imports)
     device = choose_device(getattr(options, "device", "cpu"))
@@ -71,11 +112,8 @@ def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "", h
     with paper_style(options.width):
         more = evaluation.files(rows, options, report.csv)
     shown = for_display(rows, evaluation.shown.names, options)
-    lines = evaluation.shown.summary(shown)
-    print(table(lines))
-    for note in evaluation.shown.notes(shown):
-        print(f"\n{note}")
-    tables = write_tables(lines, report.csv, options.table, options.intervals)
-    figures = save_plot(draw(evaluation.shown, shown, options), report.csv, options.format)
-    print("", report.csv, *figures, *tables, *more, sep="\n")
+    figure = draw(partial(evaluation.shown.plot, shown), options)
+    notes = [*evaluation.shown.notes(shown), *below]
+    written = publish([evaluation.shown.summary(shown)], notes, figure, report.csv, options, title)
+    print("", report.csv, *written, *more, sep="\n")
     return evaluation.status(rows)

@@ -1,4 +1,4 @@
-r"""Tables of evaluations as files: Markdown, CSV, and LaTeX with booktabs.
+r"""Cells and tables of evaluations as text: Markdown, and LaTeX with booktabs.
 
 An interval is in brackets, or follows its value as `\pm` and half its width. Where the value is not in the middle, as
 near 0 and 100 %, the second way has both distances: `100.0^{+0.0}_{-6.0}` in LaTeX, `100.0 +0.0/-6.0` in Markdown.
@@ -6,8 +6,6 @@ near 0 and 100 %, the second way has both distances: `100.0^{+0.0}_{-6.0}` in La
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -86,12 +84,3 @@ def latex_table(rows: Sequence[Any], intervals: str = "brackets") -> str:
         r"\end{tabular}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def csv_table(rows: Sequence[Any]) -> str:
-    """Return rows as CSV."""
-    out = io.StringIO(newline="")
-    writer = csv.DictWriter(out, fieldnames=list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()

@@ -1,9 +1,9 @@
 """Reproduce a table of a paper: train and measure what is missing, and print it beside the published figures.
 
 `python -m eval table --list` lists all tables. NAME is one of them, or a YAML file of your own. The runs are written to
-OUT/NAME/BUDGET, and the table to OUT/NAME: BUDGET.csv, BUDGET.md, BUDGET.tex and BUDGET.png, with `--split val`
-BUDGET.val.csv and so on. The command can be stopped and started again: finished runs are skipped, incomplete ones
-resumed, and measurements are kept.
+OUT/NAME/BUDGET, and the table to OUT/NAME: BUDGET.csv, BUDGET.md, BUDGET.tex and BUDGET.png. With `--split val` they
+are BUDGET.val.csv and so on, and with other `--images` than the budget's BUDGET.40-images.csv. The command can be
+stopped and started again: finished runs are skipped, incomplete ones resumed, and measurements are kept.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from eval.argument_types import choose_device, number_of_images, positive_int
 from eval.evaluations import Command
+from performer_string.utils.files import check_writable
 
 if TYPE_CHECKING:
     from eval.papers.group import Group
@@ -27,8 +28,7 @@ OUT = "folder of the tables and their runs (default: runs/tables)"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval table`."""
-    from eval.plotting.options import FORMATS
-    from eval.plotting.style import width_in_inches
+    from eval.plotting.options import add_format_arguments
 
     parser.add_argument("name", nargs="?", metavar="NAME", help="name of a table in --list, or a YAML file")
     parser.add_argument("--budget", default="cpu", help="amount of training: cpu, gpu or full (default: %(default)s)")
@@ -42,10 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     images = "number of test images, 0 for all (default: that of the budget)"
     parser.add_argument("--images", type=number_of_images, help=images)
     parser.add_argument("--split", choices=("test", "val"), default="test", help="choose models on val only")
-    parser.add_argument("--format", nargs="+", choices=FORMATS, default=["png"], help="formats of the figure")
-    parser.add_argument("--width", type=width_in_inches, help="width of the figure: inches, one-column or two-column")
-    parser.add_argument("--title", help="title of the figure")
-    parser.add_argument("--intervals", choices=("brackets", "pm"), help="in LaTeX and Markdown (default: brackets)")
+    add_format_arguments(parser)
+    parser.set_defaults(table=["markdown", "latex"])
 
 
 def command_of(table: TableFile, options: argparse.Namespace) -> str:
@@ -80,12 +78,15 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
         return
     table = find_table(options.name)
     table.imports = [*module_names(table.imports), *options.imports]  # the training runs are other processes
+    if not table.evaluation and options.images == table.budget(options.budget).images:
+        options.images = None
     runs = out / (table.runs or table.name) / options.budget
     plan = make_plan(table, options.budget, options.data, runs)
     groups = select_groups(plan, options.only)
     if options.list:
         print(list_runs(table, options.budget, groups, device))
         return
+    check_writable("--out", out / table.name)
     if not options.no_train:
         check_images(table, groups)
     train(table, groups, runs, options)

@@ -9,11 +9,10 @@ from pathlib import Path
 from eval.evaluations import EVALUATIONS
 from eval.papers.blocks import heading
 from eval.papers.group import Group
-from eval.papers.table_head import image_options, lines_of, stem_of
+from eval.papers.table_head import header_words, image_options, lines_of, stem_of
 from eval.papers.table_spec import TableFile
 from eval.report import command_line, is_of_command
 from eval.run import add_options, run
-from performer_string.utils.files import write_aside
 from train.runs.folder import CHECKPOINTS, LAST
 from train.utils.imports import module_names
 
@@ -52,21 +51,15 @@ def run_evaluation(
 ) -> None:
     """Run the evaluation, or print its earlier results with the same arguments; its files are named by `stem_of`."""
     arguments = arguments_of(table, budget, groups, folder, options)
-    title = heading(table, budget, table.budget(budget), options.split)
-    kept = folder / f"{stem_of(options)}.md"
-    words = ["table", options.name, "--budget", budget, *image_options(options)]
+    kept, words = folder / f"{stem_of(options)}.md", header_words(options)
     if options.no_train and kept.is_file() and is_of_command(kept.with_suffix(".csv"), [command_line(words)]):
         print(kept.read_text(encoding="utf-8"))
         return
-    print(f"{title}\n", flush=True)
     parser = argparse.ArgumentParser(prog=f"python -m eval {table.evaluation}")
     parser.set_defaults(command=table.evaluation)
     add_options(parser, EVALUATIONS[table.evaluation].load())
-    parsed = parser.parse_args([*arguments[1:], "--table", "markdown", "latex"])
-    status = run(parsed, words, stem_of(options), lines_of(table, options.name))
-    with write_aside(kept) as partial:
-        note = f"\n- What differs: {table.differs}\n" if table.differs else ""
-        rows = kept.read_text(encoding="utf-8")
-        partial.write_text(f"**{title}**\n\n{rows}{note}", encoding="utf-8")
-    if status:
+    parsed = parser.parse_args([*arguments[1:], "--table", *options.table])
+    title = heading(table, budget, table.budget(budget), options.split)
+    below = [f"What differs: {table.differs}"] if table.differs else []
+    if status := run(parsed, words, stem_of(options), lines_of(table, options.name), title, below):
         raise SystemExit(status)

@@ -23,9 +23,18 @@ def image_options(options: argparse.Namespace) -> list[str]:
     return split + (["--images", str(options.images)] if options.images is not None else [])
 
 
+def header_words(options: argparse.Namespace) -> list[str]:
+    """Return the arguments that the first lines of a table's CSV file name, without the places of files."""
+    return ["table", options.name, "--budget", options.budget, *image_options(options)]
+
+
 def stem_of(options: argparse.Namespace) -> str:
-    """Return the name of a table's files: BUDGET, or BUDGET.val, so that both stand beside each other."""
-    return options.budget if options.split == "test" else f"{options.budget}.{options.split}"
+    """Return the name of a table's files, which names other images than those of the budget.
+
+    It is BUDGET, or for example BUDGET.val or BUDGET.40-images, so that one result does not replace another.
+    """
+    words = [options.budget] if options.split == "test" else [options.budget, options.split]
+    return ".".join([*words, f"{options.images}-images"] if options.images is not None else words)
 
 
 def lines_of(table: TableFile, name: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,10 @@ from eval.papers.blocks import blocks, heading, notes
 from eval.papers.group import Group
 from eval.papers.records import all_records, correct_tests
 from eval.papers.results import Results, by_key
-from eval.papers.table_head import image_options, lines_of, stem_of
+from eval.papers.table_head import header_words, lines_of, stem_of
 from eval.papers.table_spec import TableFile
-from eval.plotting.style import save_plot
-from eval.report import Row, environment, write_csv
-from eval.report import table as as_text
-from eval.tables import latex_table
-from performer_string.utils.files import check_writable, write_aside
+from eval.report import Report, Row, environment, write_csv
+from eval.run import publish
 from train.data.sizes import Views
 from train.runs.recorded import devices_in_turn, history
 
@@ -83,47 +81,22 @@ def show_table(
         trained: devices of the training runs, from `devices_of`.
     """
     from eval.papers.figure import draw_table
-    from eval.plotting.options import add_title
-    from eval.plotting.style import paper_style
+    from eval.plotting.options import draw
 
-    check_writable("--out", folder)
-    budget = table.budget(options.budget)
-    title = heading(table, options.budget, budget, options.split)
-    arguments = ["table", options.name, "--budget", options.budget, *image_options(options)]
-    arguments += ["--data", "DIR"] if options.data else []
-    environment_lines = environment(arguments, device)
-    measured_on = environment_lines[1].removeprefix("device: ")
+    title = heading(table, options.budget, table.budget(options.budget), options.split)
+    head = environment(header_words(options), device)
+    measured_on = head[1].removeprefix("device: ")
     below = notes(table, options.budget, records, command, measured_on, options.split)
     below += [f"Trained on: {line}." for line in trained]
-    parts = blocks(table, records)
-    text = "\n\n".join(as_text(part) for part in parts)
-    lines = "\n".join(f"- {line}" for line in below)
-    print(f"{title}\n\n{text}\n\n" + "\n".join(below))
-    csv = folder / f"{stem_of(options)}.csv"
-    head = [
-        *environment_lines,
-        *lines_of(table, options.name),
-        f"title: {title}",
-        *(f"note: {line}" for line in below),
-    ]
-    write_csv(csv, records, head)
-    written = [csv]
+    described = [*lines_of(table, options.name), f"title: {title}", *(f"note: {line}" for line in below)]
+    report = Report(folder, stem_of(options), [*head, *described], has_folder=False)
+    report.write(records)
+    written = [report.csv]
     if curves:
-        written.append(csv.with_suffix(".curves.csv"))
-        write_csv(written[-1], curves, head[:3])
-    intervals = options.intervals or "brackets"
-    markdown = "\n\n".join(as_text(part, intervals) for part in parts)
-    latex = "\n".join(latex_table(part, intervals) for part in parts)
-    comment = "".join(f"% {line}\n" for line in [title, *below])
-    for ending, content in ((".md", f"**{title}**\n\n{markdown}\n\n{lines}\n"), (".tex", comment + latex)):
-        written.append(csv.with_suffix(ending))
-        with write_aside(written[-1]) as partial:
-            partial.write_text(content, encoding="utf-8")
-    with paper_style(options.width):
-        figure = draw_table(table, records, curves)
-        if figure is None:
-            print("\nThere is no figure yet: nothing that it would show is measured.")
-        else:
-            add_title(figure, options.title)
-            written += save_plot(figure, csv, options.format)
+        written.append(report.csv.with_suffix(".curves.csv"))
+        write_csv(written[-1], curves, head)
+    figure = draw(partial(draw_table, table, records, curves), options)
+    written += publish(blocks(table, records), below, figure, report.csv, options, title)
+    if figure is None:
+        print("\nThere is no figure yet: nothing that it would show is measured.")
     print("", *written, sep="\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.font_manager import FontProperties
@@ -14,7 +14,6 @@ from eval.seeds import seed_of, without_seed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from eval.evaluations import Shown
     from eval.report import Row
 
 FORMATS = ("png", "pdf", "svg")
@@ -23,7 +22,6 @@ FORMATS = ("png", "pdf", "svg")
 def add_figure_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of figures and tables, the same for all evaluations."""
     group = parser.add_argument_group("figures and tables")
-    group.add_argument("--format", nargs="+", choices=FORMATS, default=["png"], help="figure formats (default: png)")
     group.add_argument(
         "--labels",
         nargs="+",
@@ -32,18 +30,20 @@ def add_figure_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--only", nargs="+", metavar="NAME", help="draw and tabulate only these; the CSV has all")
     group.add_argument("--order", nargs="+", metavar="NAME", help="names that come first, in this order")
-    group.add_argument("--title", help="title of the figure")
-    width = "width of the figure: inches, one-column (3.25) or two-column (6.75); fonts keep their sizes"
-    group.add_argument("--width", type=width_in_inches, help=width)
     group.add_argument(
         "--table", nargs="+", choices=("markdown", "latex", "csv"), default=[], help="files of the table to write"
     )
-    group.add_argument(
-        "--intervals",
-        choices=("brackets", "pm"),
-        default="brackets",
-        help=r"format in --table latex and markdown: both ends, or \pm and the distance (default: %(default)s)",
-    )
+    add_format_arguments(group)
+
+
+def add_format_arguments(group: argparse._ActionsContainer) -> None:
+    """Add the options that figures of evaluations and of papers' tables share."""
+    group.add_argument("--format", nargs="+", choices=FORMATS, default=["png"], help="figure formats (default: png)")
+    group.add_argument("--title", help="title of the figure")
+    width = "width of the figure: inches, one-column (3.25) or two-column (6.75); fonts keep their sizes"
+    group.add_argument("--width", type=width_in_inches, help=width)
+    intervals = r"format in LaTeX and Markdown: both ends, or \pm and the distance (default: %(default)s)"
+    group.add_argument("--intervals", choices=("brackets", "pm"), default="brackets", help=intervals)
 
 
 def for_display(rows: Sequence[Row], columns: Sequence[str], options: argparse.Namespace) -> list[Row]:
@@ -149,19 +149,12 @@ def relabel(name: Any, labels: Mapping[str, str], several: Collection[str]) -> A
     return f"{label}-seed{seed}" if bare in several else label
 
 
-def draw(report: Shown, rows: Sequence[Row], options: argparse.Namespace) -> Figure | None:
-    """Return the figure of an evaluation in the project's style; None where there is nothing to show.
-
-    Args:
-        report: functions of the evaluation, whose `plot` draws the figure.
-        rows: rows from `for_display`.
-        options: options `width` and `title`.
-    """
+def draw(plot: Callable[[], Figure | None], options: argparse.Namespace) -> Figure | None:
+    """Return a figure in the project's style, with the options `width` and `title`; None where there is none."""
     with paper_style(options.width):
-        figure = report.plot(rows)
-        if figure is None:
-            return None
-        add_title(figure, options.title)
+        figure = plot()
+        if figure is not None:
+            add_title(figure, options.title)
     return figure
 
 

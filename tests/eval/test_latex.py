@@ -25,7 +25,7 @@ def test_tables_of_evaluations(file, tmp_path):
     shown = EVALUATIONS[name].load_report()
     lines = shown.summary(for_display(rows, shown.names, options))
     for intervals in ("brackets", "pm"):
-        (path,) = write_tables(lines, tmp_path / "table.csv", ["latex"], intervals)
+        (path,) = write_tables([lines], tmp_path / "table.csv", ["latex"], intervals)
         assert check_latex(path.read_text()) == 1
 
 

@@ -207,7 +207,7 @@ def test_markdown_cells():
 
 def test_unequal_intervals_in_files(tmp_path):
     rows = [{"model": "m", "60 px": "100.0 (94.0-100.0)"}]
-    markdown, latex = write_tables(rows, tmp_path / "resolution.csv", ["markdown", "latex"], "pm")
+    markdown, latex = write_tables([rows], tmp_path / "resolution.csv", ["markdown", "latex"], "pm")
     assert "100.0 +0.0/-6.0 |" in markdown.read_text()
     assert r"m & $100.0^{+0.0}_{-6.0}$ \\" in latex.read_text()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -75,7 +76,7 @@ def test_title_above_the_images(images):
     row = {"image": str(images / "one.png"), "resolution": Size(60, 60), "class 1": "up", "probability 1": 0.5}
     rows = [{**row, "error": ""}]  # as written before `resized`
     shown = SimpleNamespace(plot=plot)
-    plain, titled = (draw(shown, rows, Namespace(width=None, title=title)) for title in ("", "A title"))
+    plain, titled = (draw(partial(shown.plot, rows), Namespace(width=None, title=title)) for title in ("", "A title"))
     (before,), (after,) = plain.axes, titled.axes
     inches = [axis.get_position().y1 * axis.figure.get_figheight() for axis in (before, after)]
     assert inches[0] == pytest.approx(inches[1])

@@ -73,14 +73,14 @@ def test_a_table_of_validation_images_says_so_and_stands_beside_that_of_test_ima
     value = {"value": 50.0, "low": 40.0, "high": 60.0, "images": 40, "seeds": 1, "text": ""}
     both = [outside("here", "a", state=MEASURED, why="", **value), outside("here", "b", published="2")]
     shown = {"name": "mine", "budget": "cpu", "data": None, "imports": [], "out": tmp_path, "title": None}
-    shown |= {"intervals": None, "width": None, "format": ["png"]}
+    shown |= {"intervals": "brackets", "width": None, "format": ["png"], "table": ["markdown", "latex"]}
     for split, images in (("test", None), ("val", 40)):
         options = SimpleNamespace(**shown, split=split, images=images)
         command = command_of(table, options)
         show_table(table, both, [], tmp_path / "mine", options, torch.device("cpu"), command, [])
-    names = [f"cpu{kind}.{ending}" for kind in ("", ".val") for ending in ("csv", "md", "png", "tex")]
+    names = [f"cpu{kind}.{ending}" for kind in ("", ".val.40-images") for ending in ("csv", "md", "png", "tex")]
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == names
-    test, val = ((tmp_path / "mine" / f"cpu{kind}.csv").read_text() for kind in ("", ".val"))
+    test, val = ((tmp_path / "mine" / f"cpu{kind}.csv").read_text() for kind in ("", ".val.40-images"))
     assert "# command: python -m eval table mine --budget cpu\n" in test
     assert "# command: python -m eval table mine --budget cpu --split val --images 40\n" in val
     assert "title: Mine (cpu budget)" in test
@@ -96,11 +96,11 @@ def test_a_table_made_by_an_evaluation_passes_its_images_on(tmp_path, capsys):
     """An evaluation that has no such option refuses it, and does not measure others."""
     table = TableFile(Path("mine.yaml"), "mine", "Mine", evaluation="resolution", budgets={"cpu": Budget()})
     shown = {"name": "mine", "budget": "cpu", "device": "cpu", "split": "val", "images": 12, "no_train": True}
-    options = SimpleNamespace(**shown, width=None, title=None, intervals=None, format=["png"])
+    options = SimpleNamespace(**shown, width=None, title=None, intervals="brackets", format=["png"], table=["markdown"])
     arguments = arguments_of(table, "cpu", [], tmp_path, options)
     assert "--split val --images 12" in " ".join(arguments)
     table.evaluation = "latency"
-    (tmp_path / "cpu.md").write_text("of other images")
+    (tmp_path / "cpu.val.12-images.md").write_text("of other images")
     with pytest.raises(SystemExit):
         run_evaluation(table, "cpu", [], tmp_path, options)
     shown = capsys.readouterr()
