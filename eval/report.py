@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import itertools
 import os
 import re
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock
 from tabulate import tabulate
 
 from eval.tables import cell_text, latex_table, markdown_cell
@@ -108,6 +111,11 @@ class Report:
         self.endings = ENDINGS if has_folder else ENDINGS[:-1]
         self.csv = folder / f"{name}.csv"
         self.partial = folder / f"{name}.partial.csv"
+
+    def lock(self) -> FileLock:
+        """Return the lock of a process that replaces these files and those of the folder NAME, on this machine."""
+        key = hashlib.sha256(os.fsencode(self.csv.resolve())).hexdigest()[:16]
+        return FileLock(Path(tempfile.gettempdir(), f"performer-string-{key}.lock"), mode=0o666)
 
     def collect(self, rows: Iterable[Row]) -> list[Row]:
         """Return all rows; after an interruption or error write the rows measured so far to `partial`."""

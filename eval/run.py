@@ -108,8 +108,8 @@ def run(
     rows = report.collect(evaluation.evaluate(options, device))
     if not rows:
         raise ValueError(f"eval {options.command} has measured nothing: these options leave no model, size or method.")
-    report.write(rows)
-    with paper_style(options.width):
+    with report.lock(), paper_style(options.width):
+        report.write(rows)
         more = evaluation.files(rows, options, report.csv)
     shown = for_display(rows, evaluation.shown.names, options)
     figure = draw(partial(evaluation.shown.plot, shown), options)

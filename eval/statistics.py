@@ -1,10 +1,20 @@
-"""Confidence intervals of means and differences (Student's, bootstrap), and tests of differences between models."""
+"""Confidence intervals of means and differences, and tests of differences between models.
+
+Which 95 % interval is used where:
+
+- accuracy of one seed: Wilson's over the images (`train.intervals.accuracy_percent`);
+- mean accuracy over seeds, and differences of `eval ablation`: Student's over the seeds (`student_interval`);
+- differences of `eval compare`: the paired bootstrap over images and seeds (`paired_difference`);
+- cells of papers' tables: the bootstrap over images and seeds, as in LieRE (`mean_with_interval`).
+
+`mean_over_seeds` in `seeds.py` has the first two for tables and figures.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +36,7 @@ def student_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def paired_difference(
-    model: Mapping[int | None, NDArray[np.bool_]], reference: Mapping[int | None, NDArray[np.bool_]]
+    model: Mapping[Any, NDArray[Any]], reference: Mapping[Any, NDArray[Any]]
 ) -> tuple[float, float, float]:
     """Return the difference of two accuracies in points, and its 95 % interval by the paired bootstrap.
 
@@ -44,11 +54,8 @@ def paired_difference(
     if len(lengths) != 1:
         raise ValueError(f"a paired difference needs the same images; there are {sorted(lengths)} of them.")
     paired = model.keys() == reference.keys()
-    keys = (list(model), list(model)) if paired else (list(model), list(reference))
-    ours, theirs = (
-        100.0 * np.stack([group[key] for key in names]).astype(float)
-        for group, names in zip((model, reference), keys, strict=True)
-    )
+    ours = 100.0 * np.stack(list(model.values())).astype(float)
+    theirs = 100.0 * np.stack([reference[seed] for seed in (model if paired else reference)]).astype(float)
     if paired or len(model) == len(reference) == 1:
         return mean_with_interval(ours - theirs)
 
@@ -88,45 +95,25 @@ def statistic_with_interval(
     return bootstrap_interval(drawn, images, seeds)
 
 
-class Comparison(NamedTuple):
-    """The result of a test of a difference of means.
+def t_test(model: NDArray[np.float64], reference: NDArray[np.float64], paired: bool = True) -> tuple[float, float]:
+    """Return the t statistic and the two-sided p-value of a difference of two models.
 
-    Attributes:
-        statistic: t statistic, with the sign of the difference.
-        p: two-sided p-value.
-    """
-
-    statistic: float
-    p: float
-
-
-def paired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) -> Comparison:
-    """Return the paired t-test of two models on the same images, each image's values averaged over the seeds.
-
-    Its conclusion is about these trained models on other images, not about other training runs.
+    Each image's values are averaged over the seeds first. So the conclusion is about these trained models on other
+    images, and not about other training runs.
 
     Args:
         model, reference: values [seeds, images] for the same images.
+        paired: whether images are paired; otherwise they are independent, and the test is Welch's.
     """
-    from scipy.stats import ttest_rel
+    from scipy.stats import ttest_ind, ttest_rel
 
     one, other = model.mean(0), reference.mean(0)
-    if np.ptp(one - other) == 0:
+    constant = np.ptp(one - other) == 0 if paired else np.ptp(one) == np.ptp(other) == 0
+    if constant:
         t = 0.0 if one[0] == other[0] else float(np.copysign(np.inf, one[0] - other[0]))
-        return Comparison(t, 0.0 if t else 1.0)
-    result = ttest_rel(one, other)
-    return Comparison(float(result.statistic), float(result.pvalue))
-
-
-def unpaired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) -> Comparison:
-    """Return Welch's t-test of two models, treating images as independent; arguments as in `paired_test`."""
-    from scipy.stats import ttest_ind
-
-    one, other = model.mean(0), reference.mean(0)
-    if np.ptp(one) == np.ptp(other) == 0:
-        return paired_test(model, reference)
-    result = ttest_ind(one, other, equal_var=False)
-    return Comparison(float(result.statistic), float(result.pvalue))
+        return t, 0.0 if t else 1.0
+    result = ttest_rel(one, other) if paired else ttest_ind(one, other, equal_var=False)
+    return float(result.statistic), float(result.pvalue)
 
 
 def mcnemar(only_one: int, only_other: int) -> float:

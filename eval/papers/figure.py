@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from eval.papers.blocks import data_label, label_of
+from eval.papers.measures import SPREADS
 from eval.papers.records import MEASURED
 from eval.papers.table_spec import TableFile
 from eval.plotting.axes import are_apart, legend_above, note_below
@@ -101,12 +102,15 @@ def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logari
     if len(handles := key(styles, shown)) > 1:
         legend_above(figure, handles=handles)
     if intervals:
-        note_below(figure, interval_note(shown))
+        note_below(figure, interval_note(table, shown))
     return figure
 
 
-def interval_note(shown: Sequence[Row]) -> str:
-    """Return the note on what the intervals of a figure are over."""
+def interval_note(table: TableFile, shown: Sequence[Row]) -> str:
+    """Return the note on what the bars of a figure are."""
+    measures = {table.columns[record["column"]]["measure"] for record in shown}
+    if measures & SPREADS:
+        return "bars: lowest to highest value, of the rounds of a time or of the seeds"
     several = any(int(record.get("seeds") or 0) > 1 for record in shown if is_measured(record))
     over = "images and these seeds" if several else "images alone"
     return f"bars: 95 % intervals over {over}; other seeds can differ by more"
@@ -189,7 +193,7 @@ def draw_lines(
     if any(number(record["published"]) is not None for record in shown):
         handles.append(Line2D([], [], marker="D", color="none", markeredgecolor=GREY, label=PUBLISHED))
     legend_above(figure, handles=handles)
-    note_below(figure, interval_note(shown))
+    note_below(figure, interval_note(table, shown))
     return figure
 
 

@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from eval.papers.estimate import training_images
 from eval.papers.group import Group
@@ -21,7 +19,7 @@ from eval.papers.measured import Measured
 from eval.papers.operations import gigaflops
 from eval.papers.results import NoImagesError, Results, key_of
 from eval.papers.start import change_at_start
-from eval.statistics import mean_with_interval, paired_difference, paired_test, statistic_with_interval, unpaired_test
+from eval.statistics import mean_with_interval, paired_difference, statistic_with_interval, t_test
 from performer_string import ViT
 from train.checkpoint_file import read_checkpoint
 from train.runs.folder import CHECKPOINTS, LAST
@@ -83,11 +81,10 @@ def difference(results: Results, group: Group, **of: Any) -> Measured:
     other = results.reference_of(group)
     if other is None:
         return measured(None, text=no_reference(results, group))
-    sides: list[dict[int | None, NDArray[np.bool_]]] = [
-        {seed: right > 0 for seed, right in zip(each.finished(), results.of_images(each, "right", **of), strict=True)}
-        for each in (group, other)
-    ]
-    return measured(*paired_difference(sides[0], sides[1]), of=results.of_images(group, "right", **of))
+    ours, theirs = (
+        dict(zip(each.finished(), results.of_images(each, "right", **of), strict=True)) for each in (group, other)
+    )
+    return measured(*paired_difference(ours, theirs), of=results.of_images(group, "right", **of))
 
 
 def p_value(results: Results, group: Group, test: str = "paired", what: str = "p", **of: Any) -> Measured:
@@ -96,8 +93,8 @@ def p_value(results: Results, group: Group, test: str = "paired", what: str = "p
     if other is None:
         return measured(None, text=no_reference(results, group))
     values = [results.of_images(each, "right", **of) for each in (group, other)]
-    result = (unpaired_test if test == "unpaired" else paired_test)(*values)
-    return measured(result.statistic if what == "t" else result.p, of=values[0])
+    t, p = t_test(values[0], values[1], paired=test != "unpaired")
+    return measured(t if what == "t" else p, of=values[0])
 
 
 def no_reference(results: Results, group: Group) -> str:

@@ -165,6 +165,9 @@ def test_lines_have_ticks_where_was_measured(values, ticks, scale):
 
 
 def test_a_figure_says_what_its_intervals_are_over():
-    measured = {"state": MEASURED, "value": 50.0, "seeds": "1"}
-    assert "over images alone; other seeds can differ by more" in interval_note([measured])
-    assert "over images and these seeds; " in interval_note([measured, {**measured, "seeds": "3"}])
+    columns = {"accuracy": {"measure": "accuracy"}, "epochs": {"measure": "epochs-to"}}
+    table = TableFile(Path("mine.yaml"), "mine", "Mine", columns=columns)
+    measured = {"column": "accuracy", "state": MEASURED, "value": 50.0, "seeds": "1"}
+    assert "over images alone; other seeds can differ by more" in interval_note(table, [measured])
+    assert "over images and these seeds; " in interval_note(table, [measured, {**measured, "seeds": "3"}])
+    assert "95 %" not in interval_note(table, [{**measured, "column": "epochs", "seeds": "3"}])
