@@ -6,10 +6,14 @@ import math
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
+from filelock import Timeout
 
 from eval import checkpoints
+from eval.accuracy import resolution
 from eval.accuracy.resolution_report import summary
 from eval.cli import main
 from eval.report import MAJORITY, Report, read_csv, results_of, table, write_csv
@@ -136,3 +140,18 @@ def test_names_in_an_encoding_of_their_own(tmp_path):
     }
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=ascii_only)
     assert "\u00e9" in (tmp_path / "a.csv").read_text(encoding="utf-8")
+
+
+def test_no_other_process_writes_between_a_csv_file_and_its_folder(tmp_path, monkeypatch):
+    """Else one process would rename the folder that another is filling."""
+    tried = []
+
+    def files(rows, options, csv):
+        with ThreadPoolExecutor() as pool, pytest.raises(Timeout):
+            pool.submit(Report(csv.parent, "resolution", ["another"]).lock().acquire, timeout=0).result()
+        tried.append(csv)
+        return []
+
+    monkeypatch.setattr(resolution, "EVALUATION", replace(resolution.EVALUATION, files=files))
+    main(["resolution", str(save(tmp_path / "one")), "--resolutions", "84", "--images", "4", "--out", str(tmp_path)])
+    assert tried == [tmp_path / "resolution.csv"]
