@@ -69,13 +69,14 @@ class Command:
     """A command without a table of rows, such as `eval export`; other attributes are those of `Evaluation`.
 
     Attributes:
-        run: function of the options and the output folder that runs the command.
+        run: function of the options and the output folder that runs the command. It returns the exit status, or None
+            for 0.
         out: help text of `--out`.
     """
 
     description: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, Path], None]
+    run: Callable[[argparse.Namespace, Path], int | None]
     out: str
     on_cpu: bool = False
 
@@ -116,6 +117,13 @@ EVALUATIONS: dict[str, Entry] = {
     ),
     "report": Entry("eval.papers.report_command", "all tables in one HTML page, with what was not run and why"),
     "predict": Entry("eval.accuracy.predict", "classes and probabilities of image files, by a trained model"),
+    "features": Entry(
+        "eval.accuracy.features_command", "features of image files as .npz or .safetensors, by a trained model"
+    ),
+    "knn": Entry(
+        "eval.accuracy.knn", "accuracy of k nearest neighbours by the features of frozen models, per resolution"
+    ),
+    "probe": Entry("eval.accuracy.probe", "accuracy of a linear classifier of frozen models' features, per resolution"),
     "segment": Entry("eval.accuracy.segment", "a mask for each image file, by a trained model with a dense head"),
     "confusion": Entry(
         "eval.accuracy.confusion", "accuracy of each class, which are confused, and where two models differ"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from eval.papers.table_file import TableFile
 
-SIZES = ("resolution", "trained at")
+SIZES = ("resolution", "trained at", "fitted at")
 TEXTS = {
     *("model", "reference", "run", "method", "attention", "encoding", "map", "name", "part", "level", "quantity"),
     *("losses", "validations"),

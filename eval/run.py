@@ -101,8 +101,7 @@ def run(
     device = choose_device(getattr(options, "device", "cpu"))
     evaluation = EVALUATIONS[options.command].load()
     if isinstance(evaluation, Command):
-        evaluation.run(options, output_folder(options))
-        return 0
+        return evaluation.run(options, output_folder(options)) or 0
     header = [*environment(arguments, device), *head]
     report = Report(output_folder(options), name or options.command, header, not name)
     rows = report.collect(evaluation.evaluate(options, device))

@@ -41,7 +41,7 @@ def test_reports_need_no_torch_and_a_figure_is_drawn_again(tmp_path):
     command = [sys.executable, "-c", code, "plot", str(results), "--out", str(tmp_path), "--format", "pdf"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[0]) == len(EVALUATIONS) - 3  # export, table and report draw nothing
+    assert int(done.stdout.split()[0]) == len(EVALUATIONS) - 4  # export, features, table and report draw nothing
     assert (tmp_path / "resolution.pdf").read_bytes().startswith(b"%PDF")
 
 
