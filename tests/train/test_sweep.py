@@ -172,6 +172,11 @@ def test_locality_is_evaluated_where_a_model_has_one(tmp_path):
         assert [command.split()[3] for command in sweep.evaluation_commands(whole)] == names
 
 
+def test_dense_models_are_evaluated_by_their_miou(tmp_path):
+    whole = finished_sweep(tmp_path, {"head": "dense", "locality": "gaussian"})
+    assert [command.split()[3] for command in sweep.evaluation_commands(whole)] == ["dense"]
+
+
 def test_folder_of_a_single_run_is_refused(tmp_path, monkeypatch, capsys):
     """Without --out the runs are in runs/NAME, which may be a run already."""
     monkeypatch.chdir(tmp_path)
