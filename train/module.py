@@ -207,10 +207,11 @@ class ImageClassifier(L.LightningModule):
             self.test_accuracy(self(batch[0]).float(), batch[1])
             self.log("test/accuracy", self.test_accuracy, add_dataloader_idx=False)
             return
-        logits = self.score("val", batch, dataloader_idx)
-        loss = cast(MeanMetric, self.val_loss[dataloader_idx])
+        data, loss = self.trainer.datamodule, cast(MeanMetric, self.val_loss[dataloader_idx])  # type: ignore[attr-defined]
+        split = data.validated_split() if isinstance(data, ImageData) else "val"
+        logits = self.score(split, batch, dataloader_idx)
         loss(F.cross_entropy(logits, batch[1], reduction="none"), weight=(batch[1] >= 0).float())
-        self.log(f"val/loss_{self.resolutions[dataloader_idx]}", loss, add_dataloader_idx=False)
+        self.log(f"{split}/loss_{self.resolutions[dataloader_idx]}", loss, add_dataloader_idx=False)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
         self.score("test", batch, dataloader_idx)
@@ -223,8 +224,8 @@ class ImageClassifier(L.LightningModule):
                 metric = cast(Metric, metrics[index])
                 metric(logits, batch[1])
                 self.log(f"{split}/{name}_{self.resolutions[index]}", metric, add_dataloader_idx=False)
-                if split == "val" and index == 0:
-                    self.log(f"val/{name}", metric, prog_bar=True, add_dataloader_idx=False)
+                if index == 0 and not self.trainer.testing:
+                    self.log(f"{split}/{name}", metric, prog_bar=True, add_dataloader_idx=False)
         return logits
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

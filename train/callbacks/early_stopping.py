@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.callbacks.early_stopping import EarlyStopping, EarlyStoppingReason
 
 from performer_string.utils.registry import nearest
+from train.data.module import ImageData
 from train.module import ImageClassifier
 from train.runs.folder import CONFIG, METRICS
 from train.utils.yaml_file import read_yaml
@@ -37,14 +38,17 @@ def check_monitors(trainer: L.Trainer, module: L.LightningModule) -> None:
         return
     if trainer.limit_val_batches == 0:
         return
-    known = validation_metrics(cast(ImageClassifier, module))
+    data = getattr(trainer, "datamodule", None)
+    test_alone = isinstance(data, ImageData) and not data.validates()
+    known = [] if test_alone else validation_metrics(cast(ImageClassifier, module))
     for callback in callbacks:
         name: str | None = getattr(callback, "monitor", None)
         asked = isinstance(callback, ModelCheckpoint) or (isinstance(callback, EarlyStopping) and callback.strict)
         if asked and name and name not in {"test/accuracy", "epoch", "step", *known} and not name.startswith("train/"):
+            logged = "data.val_fraction 0 holds out no images, and test images choose nothing."
+            logged = logged if test_alone else f"Validation logs {', '.join(known)}."
             raise ValueError(
-                f"{type(callback).__name__} monitors {name}, which is not logged.{nearest(name, known)} Validation "
-                f"logs {', '.join(known)}."
+                f"{type(callback).__name__} monitors {name}, which is not logged.{nearest(name, known)} {logged}"
             )
 
 

@@ -129,7 +129,7 @@ class LineProgress(ProgressBar):
     def describe(self, trainer: L.Trainer, module: L.LightningModule) -> str:
         """Return the metrics of the progress bar as text, with those of a validation only once."""
         metrics = {k: v for k, v in self.get_metrics(trainer, module).items() if k != "v_num"}
-        metrics = {k: v for k, v in metrics.items() if self.validated or not k.startswith("val/")}
+        metrics = {k: v for k, v in metrics.items() if self.validated or not k.startswith(("val/", "test/"))}
         return "".join(f", {name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float | int))
 
     def on_train_batch_end(

@@ -125,18 +125,20 @@ class FinalMetrics(Callback):
     def write(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Write the metrics of the last validation."""
         self.validated_at = trainer.global_step  # also without a validation: this process has trained
-        metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")}
+        split: str = trainer.datamodule.validated_split()  # type: ignore[attr-defined]
+        metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(f"{split}/")}
         for logger in trainer.loggers:
             if isinstance(logger, RunTensorBoard):
                 logger.log_hyperparams(hyper_parameters(trainer, module), metrics)
         if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             content = {"step": trainer.global_step, **metrics}
-            content |= {COUNTED: self.images} if metrics and self.images is not None else {}
+            content |= {COUNTED: self.images} if split == "val" and metrics and self.images is not None else {}
             with write_aside(self.path) as partial:
                 partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-            sizes = {k.rpartition("_")[2]: v for k, v in metrics.items() if k.startswith("val/accuracy_")}
+            sizes = {k.rpartition("_")[2]: v for k, v in metrics.items() if k.startswith(f"{split}/accuracy_")}
             at = ", ".join(f"{100 * accuracy:.1f} % at {size} px" for size, accuracy in sizes.items())
-            result = f"{at} on {self.images} validation images" if at else "done"
+            kind = "validation" if split == "val" else "test"
+            result = f"{at} on {self.images} {kind} images" if at else "done"
             curves = [f" Metrics: {each.path}" for each in trainer.loggers if isinstance(each, MetricsCSV)]
             rank_zero_info(f"{self.path.parent}: {result}, step {trainer.global_step}.{''.join(curves)}")
 

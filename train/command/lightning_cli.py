@@ -87,7 +87,7 @@ class TrainingCLI(AskedSettingsCLI):
                 config[name] = str(Path(config[name]).expanduser())
         if config.get("init_from"):
             config.init_from = str(find_checkpoint(config.init_from))
-        if config.data.val_fraction == 0 and config.data.source not in TASKS:
+        if config.data.val_fraction == 0 and config.data.source not in TASKS and not config.data.watch_test:
             config.trainer.limit_val_batches = 0
         if fits and any(each.startswith("--trainer.logger+=") for each in self.arguments):
             keep_tensorboard(config.trainer)

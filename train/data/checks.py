@@ -99,8 +99,6 @@ def check_shares(data: ImageData) -> None:
         )
     if not 0 <= data.val_fraction < 1:
         raise ValueError(f"val_fraction is a share in [0, 1), 0 for no validation, not {data.val_fraction}.")
-    if data.watch_test and not data.validates():
-        raise ValueError("watch_test tests at each validation, and val_fraction 0 has none: leave one of the two out.")
     if data.test_fraction and (data.source != "folder" or not 0 < data.test_fraction < 1):
         raise ValueError(
             f"test_fraction splits a source `folder` that is not split, by a share between 0 and 1, not "

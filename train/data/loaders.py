@@ -60,6 +60,10 @@ class Loaders(L.LightningDataModule):
         """Return whether images are held out for validation."""
         return True
 
+    def validated_split(self) -> str:
+        """Return the split of validations: `val`, or `test` where no images are held out, for `watch_test`."""
+        return "val" if self.validates() else "test"
+
     def held_out(self, split: str, size: Sequence[int], images: int = 0, views: Views = ONE) -> Examples:
         """Return the images of a split, `train`, `val` or `test`, at a size in pixels, not augmented."""
         raise NotImplementedError
@@ -98,12 +102,13 @@ class Loaders(L.LightningDataModule):
     def val_dataloader(self) -> list[DataLoader[Any]]:
         """Return a validation loader for each size, and one of the test images for `watch_test`.
 
-        Images in memory are read only once.
+        Where no images are held out, there are those of the test images alone. Images in memory are read only once.
         """
-        if not self.validates():
+        if not self.validates() and not self.watch_test:
             return []
-        sets = [("val", "validation", size) for size in self.sizes()]
-        sets += [("test", "test", self.sizes()[0])] if self.watch_test else []
+        held = ("val", "validation") if self.validates() else ("test", "test")
+        sets = [(*held, size) for size in self.sizes()]
+        sets += [("test", "test", self.sizes()[0])] if self.watch_test and self.validates() else []
         if not self.in_memory:
             return [self.loader(self.held_out(split, size)) for split, _, size in sets]
         if self._held is None:

@@ -45,7 +45,8 @@ class ImageData(Loaders):
             the number of images to use, 0 for all.
         train_fraction: share of each class to train on, 1 for all. A smaller share is a subset of a larger one.
         val_size: number of images in the validation and test sets of a generated task.
-        val_fraction: share of the training set held out for validation; 0 trains on all of it without validation.
+        val_fraction: share of the training set held out for validation; 0 trains on all of it without validation, and
+            with `watch_test` on the test images in its place, as is usual for ImageNet.
         val_by_class: hold out that share of each class; by default in a `folder`, `hub`, `webdataset` and `videos`.
         val_split: validate on the source's own validation set where it has one besides its test set (a folder with
             `train`, `val` and `test`), not on held-out training images.
