@@ -17,7 +17,7 @@ from eval.report import MAJORITY, Row
 from eval.seeds import check_seeds, differing_keys, without_seed
 from performer_string.models.files.checkpoint import find_checkpoint, is_published
 from train.checkpoint import Trained, load_trained
-from train.data.sizes import ONE, Size, ascending, image_size
+from train.data.sizes import ONE, Size, ascending, image_size, views_of
 from train.intervals import accuracy_percent
 from train.runs.folder import run_of
 from train.testing import count_right
@@ -70,18 +70,15 @@ def add_models(parser: argparse.ArgumentParser, optional: str = "") -> None:
     named.positional = positional
 
 
-def add_arguments(parser: argparse.ArgumentParser, images: int = 0) -> None:
+def add_arguments(parser: argparse.ArgumentParser, images: int = 0, views: bool = False) -> None:
     """Add the options that choose models and images.
 
     Args:
+        parser: parser of the command.
         images: default of `--images`; 0 for all.
+        views: whether there is an option `--views`; without it there is one view of each video.
     """
     add_models(parser)
-    add_image_arguments(parser, images)
-
-
-def add_image_arguments(parser: argparse.ArgumentParser, images: int = 0) -> None:
-    """Add the options that choose images; `images` is the default of `--images`."""
     sizes = "sizes of the images in pixels: 168, or 96x128 (height x width); default: those of validation in training"
     parser.add_argument("--resolutions", nargs="+", type=image_size, action=WithoutRepetitions, help=sizes)
     positions = ("extrapolate", "interpolate")
@@ -96,7 +93,10 @@ def add_image_arguments(parser: argparse.ArgumentParser, images: int = 0) -> Non
         help=f"number of images, the same for every model; 0 for all (generated tasks: as in validation) {default}",
     )
     parser.add_argument("--root", help="folder of the images, if not where they were in training")
-    parser.set_defaults(views=ONE)  # for evaluations without the option
+    parser.set_defaults(views=ONE)
+    if views:
+        several = "views of each video, averaged to one answer: 5x3 takes five clips, each with three crops"
+        parser.add_argument("--views", type=views_of, metavar="SEGMENTSxCROPS", help=f"{several} {default}")
 
 
 def name_of(path: Path) -> str:

@@ -15,8 +15,6 @@ from train.command.suggesting_parser import SuggestingParser
 from train.utils.errors import one_message
 from train.utils.imports import import_modules
 
-PLOT = "plot"
-
 
 def build_parser(name: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of the command line, with the options of only the evaluation `name`."""
@@ -28,13 +26,6 @@ def build_parser(name: str | None = None) -> argparse.ArgumentParser:
         )
         if command_name == name:
             add_options(command, entry.load())
-    plot = commands.add_parser(PLOT, help="draw a figure again from its CSV file, and its tables, without models")
-    if name == PLOT:
-        from eval import redraw
-
-        plot.description = redraw.__doc__
-        redraw.add_arguments(plot)
-        plot.add_argument("--imports", nargs="+", default=[], help="modules to import first, with evaluations of yours")
     return parser
 
 
@@ -49,9 +40,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options of a command line; an unknown evaluation ends the program and suggests the nearest name."""
     name = current_name("evaluation", arguments[0]) if arguments and not arguments[0].startswith("-") else None
     parser = build_parser(name)
-    known = [*EVALUATIONS, PLOT]
-    if name is not None and name not in known:
-        parser.error(f"unknown evaluation {name!r}.{nearest(name, known)} Known: {', '.join(known)}.")
+    if name is not None and name not in EVALUATIONS:
+        parser.error(f"unknown evaluation {name!r}.{nearest(name, EVALUATIONS)} Known: {', '.join(EVALUATIONS)}.")
     return parser.parse_args(arguments if name is None else [name, *arguments[1:]])
 
 
@@ -64,12 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with one_message():
             import_first(arguments)
             options = parse_arguments(arguments)
-            if options.command == PLOT:
-                from eval import redraw
-
-                status = redraw.run(options, EVALUATIONS)
-            else:
-                status = run(options, arguments)
+            status = run(options, arguments)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     if status:

@@ -179,4 +179,5 @@ EVALUATIONS: dict[str, Entry] = {
     "steps": Entry("eval.speed.steps", "time of a training step of small models, over that of a plain ViT"),
     "recipes": Entry("eval.speed.recipes", "images a second of each recipe, beside a plain ViT and performer-pytorch"),
     "packing": Entry("eval.speed.packing", "time of images of several sizes packed in one batch, over that of padding"),
+    "plot": Entry("eval.redraw", "draw a figure again from its CSV file, and its tables, without models"),
 }

@@ -10,18 +10,17 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.accuracy.confusion_matrix import draw_matrix, is_matrix, read_matrix
-from eval.evaluations import Entry
+from eval.evaluations import EVALUATIONS, Command
 from eval.plotting.options import add_figure_arguments, draw, for_display, labels_of
 from eval.plotting.style import save_plot
 from eval.report import MAJORITY, Row, read_csv
-from eval.run import publish
+from eval.run import add_options, publish
 from performer_string.utils.renames import current_name
 from train.data.sizes import Size
 from train.runs.folder import CURVES, SUMMARY
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from eval.papers.table_file import TableFile
 
+OUT = "folder of the figures and tables (default: beside each file)"
 SIZES = ("resolution", "trained at", "fitted at")
 TEXTS = {
     *("model", "reference", "run", "method", "attention", "encoding", "map", "name", "part", "level", "quantity"),
@@ -48,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval plot`."""
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE.csv", help="results of evaluations")
     parser.add_argument("--evaluation", metavar="NAME", help="evaluation of the file, if its header does not say")
-    parser.add_argument("--out", type=Path, help="folder of the figures and tables (default: beside each file)")
     add_figure_arguments(parser)
 
 
@@ -103,7 +102,7 @@ def current_text(column: str, cell: str) -> str:
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of `eval plot`, for scripts that draw figures with its options."""
     parser = argparse.ArgumentParser(prog="python -m eval plot")
-    add_arguments(parser)
+    add_options(parser, EVALUATION)
     return parser
 
 
@@ -145,12 +144,11 @@ def redraw_matrix(options: argparse.Namespace) -> tuple[Figure | None, list[Row]
     return draw(partial(draw_matrix, replace(matrix, model=label)), options), matrix.rows()
 
 
-def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tuple[Figure | None, list[Row]]:
+def redraw(options: argparse.Namespace) -> tuple[Figure | None, list[Row]]:
     """Return the figure (None where there is nothing to show) and the table of the first of `options.files`.
 
     Args:
         options: options of `eval plot`.
-        evaluations: entries of the evaluations, by name.
 
     Raises:
         ValueError: a file that no evaluation wrote, or chosen names that it does not contain.
@@ -162,12 +160,12 @@ def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tup
     if written == "table" and (table := table_of(path)):
         written = table.evaluation
     name = options.evaluation or written or ""
-    if name not in evaluations:
+    if name not in EVALUATIONS:
         raise ValueError(
             f"the first lines of {path} name no evaluation: say which one wrote it with --evaluation, one of "
-            f"{', '.join(evaluations)}."
+            f"{', '.join(EVALUATIONS)}."
         )
-    report = evaluations[name].load_report()
+    report = EVALUATIONS[name].load_report()
     report.read_files(rows, path)
     try:
         shown = for_display(rows, report.names, options)
@@ -200,8 +198,8 @@ def target_of(path: Path, options: argparse.Namespace) -> Path:
     return Path(options.out, "-".join(path.absolute().relative_to(os.path.commonpath(folders)).parts))
 
 
-def draw_again(path: Path, options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> None:
-    """Draw the figure of a file, print its table, and write both; arguments are as in `run`."""
+def draw_again(path: Path, options: argparse.Namespace) -> None:
+    """Draw the figure of a file, print its table, and write both."""
     target = target_of(path, options)
     options = argparse.Namespace(**{**vars(options), "files": [path]})
     if path.is_file() and (paper := table_of(path)) and not paper.evaluation:
@@ -209,18 +207,14 @@ def draw_again(path: Path, options: argparse.Namespace, evaluations: Mapping[str
         nothing = f"{path}: nothing that its figure would show is measured."
         print(*(save_plot(drawn, target, options.format) if drawn else [nothing]), sep="\n")
         return
-    figure, lines = redraw(options, evaluations)
+    figure, lines = redraw(options)
     print("", *publish([lines], [], figure, target, options), "", sep="\n")
 
 
-def run(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> int:
+def run_command(options: argparse.Namespace, folder: Path) -> int:
     """Draw each file's figure, print its table, and write both.
 
     Files of the project that have no figure are skipped, with a line each. Bad files are reported and the rest drawn.
-
-    Args:
-        options: options of the command line.
-        evaluations: entries of the evaluations, by name.
 
     Returns:
         Exit status: 2 where a file was bad, or no file has a figure.
@@ -231,7 +225,7 @@ def run(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> int:
             if reason := why_skipped(path):
                 sys.stderr.write(f"skipped {path}: {reason}.\n")
                 continue
-            draw_again(path, options, evaluations)
+            draw_again(path, options)
             drawn += 1
         except (ValueError, OSError) as error:
             message = user_message(error)
@@ -242,3 +236,6 @@ def run(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> int:
     if len(options.files) > 1 and (bad or not drawn):
         sys.stderr.write(f"{drawn} of {len(options.files)} files drawn, {bad} of them bad.\n")
     return 2 if bad or not drawn else 0
+
+
+EVALUATION = Command(__doc__, add_arguments, run_command, OUT, on_cpu=True)

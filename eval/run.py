@@ -36,14 +36,15 @@ def add_options(parser: argparse.ArgumentParser, evaluation: Evaluation | Comman
 
 def output_folder(options: argparse.Namespace) -> Path:
     """Return `--out`, else `results` in the evaluated run or beside several runs, else runs/results/NAME."""
-    from eval.report import results_of
-    from performer_string.models.files.checkpoint import is_published
+    if options.out:
+        return Path(options.out).expanduser()
+    runs: Any = getattr(options, "checkpoint", None) or getattr(options, "run", None) or []
+    if runs:
+        from eval.report import results_of
+        from performer_string.models.files.checkpoint import is_published
 
-    runs: list[Any] = getattr(options, "checkpoint", None) or getattr(options, "run", None) or []
-    runs = runs if isinstance(runs, list) else [runs]
-    runs = [path for path in runs if not is_published(path)]  # nothing is written beside published models
-    folder = options.out or (results_of(runs) if runs else Path("runs/results") / options.command)
-    return Path(folder).expanduser()
+        runs = [path for path in (runs if isinstance(runs, list) else [runs]) if not is_published(path)]
+    return results_of(runs) if runs else Path("runs/results") / options.command  # nothing beside published models
 
 
 def publish(
@@ -98,10 +99,10 @@ def run(
     from eval.report import Report, environment
 
     import_modules(options.imports)
-    device = choose_device(getattr(options, "device", "cpu"))
     evaluation = EVALUATIONS[options.command].load()
     if isinstance(evaluation, Command):
         return evaluation.run(options, output_folder(options)) or 0
+    device = choose_device(getattr(options, "device", "cpu"))
     header = [*environment(arguments, device), *head]
     report = Report(output_folder(options), name or options.command, header, not name)
     rows = report.collect(evaluation.evaluate(options, device))

@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from eval.evaluations import EVALUATIONS
 from eval.plotting.options import FORMATS
 from eval.plotting.style import save_plot
 from eval.redraw import build_parser, redraw
@@ -62,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             if name not in figures:
                 raise ValueError(f"there is no such figure in {FIGURES}.")
-            figure, _ = redraw(options_of(name, figures[name]), EVALUATIONS)
+            figure, _ = redraw(options_of(name, figures[name]))
             print(*save_plot(figure, options.out / name, options.format))
         except ValueError as error:
             wrong += 1

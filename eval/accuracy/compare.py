@@ -26,7 +26,6 @@ from tqdm import tqdm
 from eval import checkpoints
 from eval.accuracy.compare_report import SHOWN
 from eval.accuracy.cost import inference
-from eval.accuracy.views import add_views
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.result_cache import image_results, kept_values, modules_digest, weights_digest
@@ -43,9 +42,7 @@ from train.runs.folder import run_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval compare`."""
-    checkpoints.add_models(parser)
-    checkpoints.add_image_arguments(parser)
-    add_views(parser)
+    checkpoints.add_arguments(parser, views=True)
     parser.add_argument("--reference", help="run that differences are taken to, without -seedN (default: the first)")
     parser.add_argument("--target", type=float, help="validation accuracy in %%; the time to reach it is a column")
     parser.add_argument("--fresh", action="store_true", help="measure again what was measured before")

@@ -23,7 +23,6 @@ from eval import checkpoints
 from eval.accuracy.answers import Answers, answer_images, class_statistics, compare
 from eval.accuracy.confusion_files import write_answers, write_differences
 from eval.accuracy.confusion_report import SHOWN
-from eval.accuracy.views import add_views
 from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
 from eval.plotting.options import labels_of
@@ -37,8 +36,7 @@ COLUMNS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval confusion`."""
-    checkpoints.add_arguments(parser)
-    add_views(parser)
+    checkpoints.add_arguments(parser, views=True)
     parser.add_argument("--errors", type=positive_int, default=24, help="images in each picture (default: %(default)s)")
 
 

@@ -14,15 +14,13 @@ import torch
 
 from eval import checkpoints
 from eval.accuracy.resolution_report import SHOWN
-from eval.accuracy.views import add_views
 from eval.evaluations import Evaluation
 from eval.report import Row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval resolution`."""
-    checkpoints.add_arguments(parser)
-    add_views(parser)
+    checkpoints.add_arguments(parser, views=True)
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:

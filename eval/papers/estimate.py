@@ -1,4 +1,4 @@
-"""Estimate the time of a training on this machine from a few timed steps."""
+"""Estimate the time of a training on this machine from a few timed steps, and keep it for `eval report`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -13,10 +14,14 @@ import torch
 from tqdm import tqdm
 
 from eval.papers.group import Group
+from eval.report import read_csv, write_csv
 from eval.speed.measure import Call, seconds
 from performer_string import ViT, ViTConfig
 from performer_string.models.config import patch_and_image
+from performer_string.utils.files import check_writable
+from train.runs.environment import code
 
+TIMES = "times.csv"  # that `eval table --list` writes and `eval report` reads
 SIZES = {"mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000, "imagenette": 9_469, "imagenet": 1_281_167}
 ON_CPU = 8  # images in a timed step; more would only take longer
 NUMBERS = 2_500_000  # most tokens x width x layers in a timed step; larger models take fewer images, to save memory
@@ -111,3 +116,45 @@ def duration(total: float) -> str:
             number = total / length
             return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
     return f"{total:.0f} s"
+
+
+@dataclass(frozen=True)
+class Time:
+    """The estimated time of the unfinished training runs of a table at a budget.
+
+    Attributes:
+        table, budget: names of the table and budget.
+        trainings: number of training runs.
+        seconds: total time in seconds, one training after the other.
+        device: name of the device on which steps were timed.
+    """
+
+    table: str
+    budget: str
+    trainings: int
+    seconds: int
+    device: str
+
+
+def keep_times(folder: Path, times: Sequence[Time]) -> None:
+    """Add times to those in a folder, replacing older ones, where the folder can be written to."""
+    try:
+        check_writable("--out", folder)
+    except ValueError:  # the list is printed in any case
+        return
+    kept = {(time.table, time.budget): time for time in (*read_times(folder), *times)}
+    rows = [vars(kept[key]) for key in sorted(kept)]
+    if rows:
+        command = "python -m eval table --list --budget BUDGET"
+        write_csv(folder / TIMES, rows, [f"command: {command}", f"code of the last lines: {code()}"])
+
+
+def read_times(folder: Path) -> list[Time]:
+    """Return the times in a folder; none where there is no file."""
+    path = folder / TIMES
+    if not path.is_file():
+        return []
+    return [
+        Time(row["table"], row["budget"], int(row["trainings"]), round(float(row["seconds"])), row["device"])
+        for row in read_csv(path)[1]
+    ]

@@ -10,12 +10,11 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from eval.papers.estimate import duration, estimates
+from eval.papers.estimate import Time, duration, estimates, keep_times
 from eval.papers.group import LACKING, Group
 from eval.papers.plan import make_plan
 from eval.papers.table_file import PAPERS, all_tables
 from eval.papers.table_spec import TableFile
-from eval.papers.times import Time, keep_times
 from eval.report import table as as_text
 from train.runs.environment import machine, versions
 

@@ -15,9 +15,8 @@ import torch
 
 from eval.papers.estimate import training_images
 from eval.papers.group import Group
-from eval.papers.measured import Measured
 from eval.papers.operations import gigaflops
-from eval.papers.results import NoImagesError, Results, key_of
+from eval.papers.results import Measured, NoImagesError, Results, key_of
 from eval.papers.start import change_at_start
 from eval.statistics import mean_with_interval, paired_difference, statistic_with_interval, t_test
 from performer_string import ViT

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eval.papers.blocks import label_of
-from eval.papers.estimate import duration
+from eval.papers.estimate import Time, duration
 from eval.papers.group import Group
 from eval.papers.plan import make_plan
 from eval.papers.table_spec import TableFile
-from eval.papers.times import Time
 from train.data.tasks import TASKS
 
 

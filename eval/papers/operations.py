@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from eval.papers.measured import Measured
+from eval.papers.results import Measured, Results
 from performer_string import ViT, ViTConfig, fold
 from performer_string.utils.seeds import seeded
 from train.inspection import multiplications
 
 if TYPE_CHECKING:
     from eval.papers.group import Group
-    from eval.papers.results import Results
 
 OF_NORM = 5  # operations of a layer norm per element, as in LieRE
 OF_PLANE = 4  # multiplications in the rotation of a plane

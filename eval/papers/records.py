@@ -8,9 +8,8 @@ from typing import Any
 from tqdm import tqdm
 
 from eval.papers.group import Group
-from eval.papers.measured import Measured
 from eval.papers.measures import DIGITS, MEASURES, OF_CELLS, OF_CONFIG, SPREADS
-from eval.papers.results import Results
+from eval.papers.results import Measured, Results
 from eval.papers.table_spec import TableFile
 from eval.report import Row
 from eval.statistics import holm

@@ -10,10 +10,10 @@ import argparse
 from pathlib import Path
 
 from eval.evaluations import Command
+from eval.papers.estimate import read_times
 from eval.papers.not_run import not_run
 from eval.papers.report_page import Part, page
 from eval.papers.table_file import PAPERS, all_tables
-from eval.papers.times import read_times
 from eval.report import read_csv, unique
 from performer_string.utils.files import check_writable, write_aside
 

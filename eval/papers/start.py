@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from eval.papers.measured import Measured
+from eval.papers.results import Measured, Results
 from performer_string.models.config import patch_and_image
 from train.runs.folder import CHECKPOINTS, LAST
 from train.start import start_from
 
 if TYPE_CHECKING:
     from eval.papers.group import Group
-    from eval.papers.results import Results
 
 IMAGES = 16
 

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from eval.papers import estimate, listing, table_file
-from eval.papers.estimate import duration
+from eval.papers.estimate import duration, read_times
 from eval.papers.group import Group
 from eval.papers.listing import time_left
 from eval.papers.plan import make_plan
 from eval.papers.table_file import all_tables, find_table
-from eval.papers.times import read_times
 from performer_string import ViTConfig
 from train.runs.environment import ROOT
 

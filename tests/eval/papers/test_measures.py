@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy.stats import ttest_rel
 
-from eval.papers.measured import Measured
 from eval.papers.measures import (
     best_by_test,
     best_validation,
@@ -21,7 +20,7 @@ from eval.papers.measures import (
     p_value,
 )
 from eval.papers.measures import relative_drop as drop_of
-from eval.papers.results import Results
+from eval.papers.results import Measured, Results
 from eval.papers.write import training_curves
 from tests.helpers.runs import write_log
 

@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 import pytest
 
 from eval import cli
+from eval.papers.estimate import Time, keep_times, read_times
 from eval.papers.not_run import NotRun, not_run
 from eval.papers.report_page import Part, html_table, page, split_text
 from eval.papers.table_file import find_table
-from eval.papers.times import Time, keep_times, read_times
 
 TEXT = """**Two <encodings> (cpu budget: one seed)**
 

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from docs.figures.accuracy import draw as draw_accuracy
 from eval.encodings.latency_report import edge_of
-from eval.evaluations import EVALUATIONS
 from eval.plotting.accuracy import accuracy_dots, accuracy_figure, dot_columns
 from eval.plotting.axes import beside
 from eval.plotting.comparison import comparison_figure
@@ -185,7 +184,7 @@ def test_one_far_value_does_not_press_the_others_together():
 @pytest.mark.parametrize("name", FIGURES)
 def test_legends_are_small_and_panels_are_filled(name, width):
     """No legend takes more than a third of the figure or lies outside it; no panel is empty; titles are told apart."""
-    figure, _ = redraw(options_of(name, {**FIGURES[name], "width": WIDTHS[width]}), EVALUATIONS)
+    figure, _ = redraw(options_of(name, {**FIGURES[name], "width": WIDTHS[width]}))
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw(renderer)
     inside = [legend for axis in figure.axes if (legend := axis.get_legend())]
