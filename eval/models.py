@@ -9,12 +9,13 @@ from performer_string.models.files.checkpoint import find_checkpoint
 from train.utils.imports import naming_imports
 
 
-def load_model(path: str | PathLike[str], head: str | None = "class") -> ViT:
+def load_model(path: str | PathLike[str], head: str | None = "class", classes: bool = True) -> ViT:
     """Return a trained classifier of images or of pixels on the CPU, in evaluation mode.
 
     Args:
         path: path of a checkpoint, of a run's folder (its last checkpoint) or of a published model's folder.
         head: required head of the model, `class` or `dense`; None for either.
+        classes: whether a model without classes is an error.
 
     Raises:
         ValueError: a file that cannot be read, or a model without classes.
@@ -24,7 +25,7 @@ def load_model(path: str | PathLike[str], head: str | None = "class") -> ViT:
         vit = ViT.from_checkpoint(path)
     if head is not None:
         check_head(vit, path, head)
-    if not vit.config.num_classes:
+    if classes and not vit.config.num_classes:
         raise ValueError(f"{path} is of a model without classes (num_classes: 0), which has no answer.")
     check_images(vit, path)
     return vit

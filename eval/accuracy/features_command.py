@@ -12,30 +12,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from tqdm import tqdm
+from torch import nn
 
 from eval import checkpoints
-from eval.accuracy.image_files import ImageFiles, find_images, group_by_size, natively, read_in_chunks
-from eval.argument_types import choose_device, number_of_images, positive_int, size_of_images
+from eval.accuracy import image_files
+from eval.argument_types import choose_device
 from eval.evaluations import Command
-from eval.models import check_head, check_images, preprocessing_of
+from eval.models import load_model
 from performer_string import ViT, fold
 from performer_string.models.config import patch_and_image
 from performer_string.models.files.checkpoint import find_checkpoint
 from performer_string.utils.files import check_writable, write_aside
 from train.data.folders import classes_in
 from train.data.sizes import Size
-from train.utils.imports import naming_imports
 from train.utils.output import printable
 
 OUT = (
@@ -49,15 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval features`."""
     run = checkpoints.MODEL
     parser.add_argument("run", type=find_checkpoint, metavar="RUN", help=run)
-    parser.add_argument("paths", nargs="+", type=Path, metavar="IMAGE|FOLDER", help="images, and folders to search")
-    sizes = parser.add_mutually_exclusive_group()
-    sizes.add_argument(
-        "--size", type=size_of_images, help="in pixels: 168, or 96x128 (height x width); default: training size"
-    )
-    sizes.add_argument("--native", action="store_true", help="each image at its own size, cut to whole patches")
-    batch = "images of the training size in a batch; fewer if larger (default: %(default)s)"
-    parser.add_argument("--batch_size", "--batch-size", type=positive_int, default=32, help=batch)
-    parser.add_argument("--workers", type=number_of_images, default=0, help="processes that read images (default: 0)")
+    image_files.add_arguments(parser)
 
 
 def headless(vit: ViT) -> ViT:
@@ -65,25 +52,6 @@ def headless(vit: ViT) -> ViT:
     copy = fold(vit)
     copy.head = nn.Identity()
     return copy
-
-
-@torch.inference_mode()
-def features_of(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[Tensor]:
-    """Return the features [D] of each image, in float32 on the CPU and in the order of the images.
-
-    Args:
-        vit: the model of `headless`.
-        images: images, [C, H, W] each.
-        most_tokens: most patches in one batch.
-    """
-    result = list[Tensor](images)
-    for group in group_by_size(vit, images, most_tokens):
-        batch = [images[index].to(vit.norm.weight.device) for index in group]
-        alike = len({image.shape for image in batch}) == 1
-        pooled: Tensor = vit(torch.stack(batch) if alike else batch)
-        for index, row in zip(group, pooled.float().cpu(), strict=True):
-            result[index] = row
-    return result
 
 
 def class_of(path: str, folders: Sequence[Path]) -> str:
@@ -111,22 +79,6 @@ def labelled(paths: Sequence[str], folders: Sequence[Path]) -> tuple[list[int], 
     classes = sorted({name for name in names if name})
     numbers = {name: number for number, name in enumerate(classes)}
     return [numbers.get(name, -1) for name in names], classes
-
-
-def read_features(vit: ViT, files: ImageFiles, options: argparse.Namespace) -> tuple[list[Tensor], list[str]]:
-    """Return the features of all files that can be read, and their paths; the others are reported."""
-    features, read = list[Tensor](), list[str]()
-    most_tokens = options.batch_size * math.prod(vit.train_grid)
-    with vit.cached(), tqdm(total=len(files), desc="images", unit="image", leave=False, disable=None) as bar:
-        for number, chunk in enumerate(read_in_chunks(files, options.batch_size, options.workers)):
-            for path, image in zip(files.paths[number * options.batch_size :], chunk, strict=False):
-                if isinstance(image, str):
-                    bar.write(f"skipped {printable(path)}: {image}", file=sys.stderr)
-                else:
-                    read.append(path)
-            features += features_of(vit, [image for image in chunk if not isinstance(image, str)], most_tokens)
-            bar.update(len(chunk))
-    return features, read
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
@@ -158,21 +110,16 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     if not options.out and out.exists():
         raise ValueError(f"{out} exists: give another name by --out, or the same to replace it.")
     check_writable("--out", out.parent)
-    with naming_imports():
-        vit = ViT.from_checkpoint(options.run)
-    check_head(vit, options.run)
-    check_images(vit, options.run)
-    preprocessing = preprocessing_of(vit, options.run)
+    vit = load_model(options.run, classes=False)
     folders = [path.expanduser() for path in options.paths if path.expanduser().is_dir()]
     for each in folders:
         check_one_set(each)
-    transform = vit.transform(options.size)
-    if options.native:
-        transform = partial(natively, transform=preprocessing.transform(None), patch=vit.patch)
-    files = ImageFiles(find_images(options.paths), transform, preprocessing.background)
-    found, paths = read_features(headless(vit).to(choose_device(options.device)), files, options)
-    if not found:
+    files = image_files.files_of(vit, options.run, options)
+    model = headless(vit).to(choose_device(options.device))
+    read = [(path, each) for path, _, each in image_files.run_files(model, files, options) if len(each)]
+    if not read:
         raise ValueError(f"none of the {len(files)} files could be read.")
+    paths, found = zip(*read, strict=True)
     labels, classes = labelled(paths, folders)
     own = Size.of(options.size or patch_and_image(vit.config.patch_size, vit.config.image_size)[1])
     about = {"model": checkpoints.name_of(options.run), "file": str(options.run)}

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 from eval import checkpoints
 from eval.argument_types import number_of_images
-from eval.models import check_head, check_images, preprocessing_of
+from eval.models import load_model, preprocessing_of
 from eval.report import Row
 from performer_string import ViT
 from performer_string.models.config import patch_and_image
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size, image_size
 from train.testing import batches
-from train.utils.imports import naming_imports
 
 if TYPE_CHECKING:
     from train.module import ImageClassifier
@@ -98,13 +97,10 @@ def on_folder(path: Path, options: argparse.Namespace) -> Trained:
 
 def backbone(path: Path, positions: str | None) -> ViT:
     """Return a model of images, with or without classes, in evaluation mode; `positions` is as in `ViTConfig`."""
-    with naming_imports():
-        vit = ViT.from_checkpoint(path)
-    if positions not in (None, vit.config.positions):
-        vit = load_trained(path, positions=positions).classifier.vit
-    check_head(vit, path)
-    check_images(vit, path)
-    return vit
+    vit = load_model(path, classes=False)
+    if positions in (None, vit.config.positions):
+        return vit
+    return load_trained(path, positions=positions).classifier.vit
 
 
 @torch.no_grad()

@@ -1,22 +1,29 @@
-"""Find and read image files of any size, and group them into batches for a model."""
+"""Find and read image files of any size, and run a model on them in batches."""
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
 
+from eval.argument_types import number_of_images, positive_int, size_of_images
+from eval.models import preprocessing_of
 from performer_string import ViT
 from performer_string.images.reading import OTHER_ENDINGS, open_image, why_unreadable
 from performer_string.layers.backends import PerformerPytorchBackend
 from train.data.folders import files_in
 from train.data.loader import ignore_stop_signals
+from train.utils.output import printable
 
 
 def find_images(paths: Sequence[Path]) -> list[str]:
@@ -84,17 +91,6 @@ class ImageFiles(Dataset[Tensor | str]):
             return why_unreadable(self.paths[index], error)
 
 
-def read_in_chunks(files: ImageFiles, size: int, workers: int = 0) -> Iterator[list[Tensor | str]]:
-    """Yield the images of files in order, in chunks.
-
-    Args:
-        files: dataset to read.
-        size: number of images in each chunk.
-        workers: number of worker processes; 0 reads in this process.
-    """
-    yield from DataLoader(files, size, collate_fn=list, num_workers=workers, worker_init_fn=ignore_stop_signals)
-
-
 def can_pack(vit: ViT) -> bool:
     """Return whether a model takes images of several sizes in one batch, packed one after the other."""
     return not any(isinstance(backend, PerformerPytorchBackend) for backend in vit.backends())
@@ -121,12 +117,63 @@ def group_by_size(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[
     return groups
 
 
-def probabilities(vit: ViT, images: Sequence[Tensor]) -> Tensor:
-    """Return the probability of each class for a batch of images, [B, classes], on the CPU.
+def run_batches(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[Tensor]:
+    """Return the output [K] of each image in float32, on the CPU and in the order of the images.
 
     Images of several sizes are packed one after the other, so that nothing is computed for padding.
+
+    Args:
+        vit: the model.
+        images: images, [C, H, W] each.
+        most_tokens: most patches in one batch.
     """
-    on_device = [image.to(vit.norm.weight.device) for image in images]
-    alike = len({image.shape for image in images}) == 1
-    logits: Tensor = vit(torch.stack(on_device) if alike else on_device)
-    return logits.float().softmax(-1).cpu()
+    result = list[Tensor](images)
+    for group in group_by_size(vit, images, most_tokens):
+        batch = [images[index].to(vit.norm.weight.device) for index in group]
+        alike = len({image.shape for image in batch}) == 1
+        outputs: Tensor = vit(torch.stack(batch) if alike else batch)
+        for index, output in zip(group, outputs.float().cpu(), strict=True):
+            result[index] = output
+    return result
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose image files, and how they are read."""
+    parser.add_argument("paths", nargs="+", type=Path, metavar="IMAGE|FOLDER", help="images, and folders to search")
+    sizes = parser.add_mutually_exclusive_group()
+    size = "in pixels: 168, or 96x128 (height x width); default: training size"
+    sizes.add_argument("--size", type=size_of_images, help=size)
+    sizes.add_argument("--native", action="store_true", help="each image at its own size, cut to whole patches")
+    batch = "images of the training size in a batch; fewer if larger (default: %(default)s)"
+    parser.add_argument("--batch_size", "--batch-size", type=positive_int, default=32, help=batch)
+    parser.add_argument("--workers", type=number_of_images, default=0, help="processes that read images (default: 0)")
+
+
+def files_of(vit: ViT, path: Path, options: argparse.Namespace) -> ImageFiles:
+    """Return the images of the command line, as the model of the checkpoint `path` takes them."""
+    preprocessing = preprocessing_of(vit, path)
+    transform = vit.transform(options.size)
+    if options.native:
+        transform = partial(natively, transform=preprocessing.transform(None), patch=vit.patch)  # workers can pickle it
+    return ImageFiles(find_images(options.paths), transform, preprocessing.background)
+
+
+@torch.inference_mode()
+def run_files(vit: ViT, files: ImageFiles, options: argparse.Namespace) -> Iterator[tuple[str, Tensor | str, Tensor]]:
+    """Yield the path of each file, its image [C, H, W] or why it could not be read, and the model's output [K].
+
+    Files that could not be read are reported, and their output is empty.
+    """
+    most_tokens = options.batch_size * math.prod(vit.train_grid)
+    loader = DataLoader(
+        files, options.batch_size, collate_fn=list, num_workers=options.workers, worker_init_fn=ignore_stop_signals
+    )
+    paths = iter(files.paths)
+    with vit.cached(), tqdm(total=len(files), desc="images", unit="image", leave=False, disable=None) as bar:
+        for chunk in loader:
+            outputs = iter(run_batches(vit, [image for image in chunk if not isinstance(image, str)], most_tokens))
+            for image, path in zip(chunk, paths, strict=False):
+                if isinstance(image, str):
+                    bar.write(f"skipped {printable(path)}: {image}", file=sys.stderr)
+                yield path, image, torch.empty(0) if isinstance(image, str) else next(outputs)
+            bar.update(len(chunk))

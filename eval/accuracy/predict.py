@@ -13,38 +13,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor
-from tqdm import tqdm
 
 from eval import checkpoints
-from eval.accuracy.image_files import (
-    ImageFiles,
-    find_images,
-    group_by_size,
-    natively,
-    probabilities,
-    read_in_chunks,
-)
+from eval.accuracy import image_files
 from eval.accuracy.predict_report import SHOWN, answers_in
-from eval.argument_types import number_of_images, positive_int, size_of_images
+from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
-from eval.models import class_names, load_model, preprocessing_of
+from eval.models import class_names, load_model
 from eval.report import Row
 from performer_string import ViT, fold
 from performer_string.models.config import patch_and_image
 from performer_string.models.files.checkpoint import find_checkpoint
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size
-from train.utils.output import printable
 
 GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 MUCH = 4  # factor of shrinking from which a note says so
@@ -54,33 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval predict`."""
     run = checkpoints.MODEL
     parser.add_argument("checkpoint", nargs=1, type=find_checkpoint, metavar="RUN", help=run)
-    parser.add_argument("paths", nargs="+", type=Path, metavar="IMAGE|FOLDER", help="images, and folders to search")
-    sizes = parser.add_mutually_exclusive_group()
-    sizes.add_argument(
-        "--size", type=size_of_images, help="in pixels: 168, or 96x128 (height x width); default: training size"
-    )
-    sizes.add_argument("--native", action="store_true", help="each image at its own size, cut to whole patches")
+    image_files.add_arguments(parser)
     parser.add_argument("--top", type=positive_int, default=3, help="number of classes to show (default: %(default)s)")
-    batch = "images of the training size in a batch; fewer if larger (default: %(default)s)"
-    parser.add_argument("--batch_size", "--batch-size", type=positive_int, default=32, help=batch)
-    parser.add_argument("--workers", type=number_of_images, default=0, help="processes that read images (default: 0)")
     parser.add_argument("--fold", action="store_true", help="fold the encoding into the weights, for speed")
-
-
-def answers(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[Tensor]:
-    """Return the class probabilities [classes] of each image, in the order of the images.
-
-    Args:
-        vit: the model.
-        images: images, [C, H, W] each.
-        most_tokens: most patches in one batch.
-    """
-    result = list[Tensor](images)
-    with torch.inference_mode():
-        for group in group_by_size(vit, images, most_tokens):
-            for index, row in zip(group, probabilities(vit, [images[i] for i in group]), strict=True):
-                result[index] = row
-    return result
 
 
 def is_larger(path: str, size: Sequence[int]) -> bool:
@@ -132,36 +96,21 @@ def grey_note(vit: ViT, paths: Sequence[str], size: Sequence[int] | None) -> str
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each file, in the order of their folders and names."""
     vit = load_model(options.checkpoint[0])
-    preprocessing, names = preprocessing_of(vit, options.checkpoint[0]), class_names(vit)
-    transform = vit.transform(options.size)
-    if options.native:
-        transform = partial(natively, transform=preprocessing.transform(None), patch=vit.patch)  # workers can pickle it
-    files = ImageFiles(find_images(options.paths), transform, preprocessing.background)
+    files, names = image_files.files_of(vit, options.checkpoint[0], options), class_names(vit)
     vit = (fold(vit) if options.fold else vit).to(device)
-    read: list[str] = []
-    top, most_tokens = min(options.top, len(names)), options.batch_size * math.prod(vit.train_grid)
-    with vit.cached(), tqdm(total=len(files), desc="images", unit="image", leave=False, disable=None) as bar:
-        for number, chunk in enumerate(read_in_chunks(files, options.batch_size, options.workers)):
-            images = [image for image in chunk if not isinstance(image, str)]
-            found = iter(zip(images, answers(vit, images, most_tokens), strict=True))
-            for path, image in zip(files.paths[number * options.batch_size :], chunk, strict=False):
-                if isinstance(image, str):
-                    bar.write(f"skipped {printable(path)}: {image}", file=sys.stderr)
-                    yield make_row(path, top, options.native, error=image)
-                else:
-                    read.append(path)
-                    yield make_row(path, top, options.native, *answer_of(*next(found), names, top))
-            bar.update(len(chunk))
+    read, top = list[str](), min(options.top, len(names))
+    for path, image, logits in image_files.run_files(vit, files, options):
+        if isinstance(image, str):
+            yield make_row(path, top, options.native, error=image)
+        else:
+            read.append(path)
+            values, indices = logits.softmax(-1).topk(top)
+            answer = [(names[i], p) for i, p in zip(indices.tolist(), values.tolist(), strict=True)]
+            yield make_row(path, top, options.native, Size.of(image.shape[1:]), answer)
     size = patch_and_image(vit.config.patch_size, vit.config.image_size)[1]
     shrunk = "" if options.native or options.size else shrunk_note(vit, read)
     for note in (shrunk, grey_note(vit, read, None if options.native else options.size or size)):
         sys.stderr.write(f"{note}\n" if note else "")
-
-
-def answer_of(image: Tensor, answer: Tensor, names: Sequence[str], top: int) -> tuple[Size, list[tuple[str, float]]]:
-    """Return the size of an image, and the names and probabilities of its most probable classes."""
-    values, indices = answer.topk(top)
-    return Size.of(image.shape[1:]), [(names[i], p) for i, p in zip(indices.tolist(), values.tolist(), strict=True)]
 
 
 def make_row(

@@ -26,7 +26,7 @@ from eval.encodings.latency_report import SHOWN
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import CachedCall, Call, add_rounds, median_ratio, million_parameters, time_in_turn
-from eval.speed.steps import step as take_step
+from eval.speed.steps import training_step
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold
 from performer_string.position.base import HeadWidthError
 from performer_string.position.rotation import Rotation
@@ -87,6 +87,7 @@ class TimedModel:
         device: device to compute on.
 
     Attributes:
+        step: function that takes a training step.
         infer: function that runs the folded model on the images.
     """
 
@@ -94,14 +95,9 @@ class TimedModel:
         torch.manual_seed(0)
         self.model = ViT(config).to(device)
         self.folded = fold(self.model)
-        self.optimiser = torch.optim.AdamW(self.model.parameters())
         self.images = torch.randn(batch_size, config.in_channels, *self.model.train_image_size, device=device)
+        self.step = training_step(self.model, config, batch_size, device)
         self.infer = CachedCall(self.folded, self.logits)
-        self.targets = torch.randint(config.num_classes, (batch_size,), device=device)
-
-    def step(self) -> None:
-        """Take one training step."""
-        take_step(self.model, self.optimiser, self.images, self.targets)
 
     @torch.inference_mode()
     def rotate(self) -> list[Rotation | None]:

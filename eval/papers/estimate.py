@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -53,15 +52,11 @@ def files_below(folder: Path) -> int:
 
 def seconds_per_image(group: Group, device: torch.device) -> float:
     """Return the time of a training step per image in seconds, without reading images."""
-    from eval.speed.steps import step
+    from eval.speed.steps import training_step
 
     config = group.config()
     batch = int(group.settings().get("data.batch_size", 128)) if device.type == "cuda" else images_of_step(config)
-    model = ViT(config).to(device)
-    images = torch.randn(batch, config.in_channels, *model.train_image_size, device=device)
-    of_pixels = model.train_image_size if config.head == "dense" else ()
-    targets = torch.randint(config.num_classes, (batch, *of_pixels), device=device)
-    take_step = partial(step, model, torch.optim.AdamW(model.parameters()), images, targets)
+    take_step = training_step(ViT(config), config, batch, device)
     first = own_seconds(take_step, device)  # includes initialisation, which counts for little in a slow step
     if first > SLOW:
         return first / batch

@@ -15,9 +15,8 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import add_rounds, median_ratio, million_parameters, seconds, time_in_turn
 from eval.speed.recipes_report import OWN, PERFORMER, PLAIN, SHOWN
-from eval.speed.steps import add_dtype, step, timm_vit
+from eval.speed.steps import add_dtype, timm_vit, training_step
 from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
 from train.command.recipe import current_recipe, packaged_recipes
@@ -84,16 +83,6 @@ def performer_vit(config: ViTConfig) -> nn.Module | None:
     return ViT(replace(config, **swapped, **without))
 
 
-def training_step(model: nn.Module, vit: ViT, batch: int, device: torch.device, dtype: str) -> Callable[[], None]:
-    """Return a function for a training step on random images, with the size and classes of a recipe's ViT."""
-    config, size = vit.config, vit.train_image_size
-    images = torch.randn(batch, config.in_channels, *size, device=device)
-    of_pixels = size if config.head == "dense" else ()
-    targets = torch.randint(config.num_classes, (batch, *of_pixels), device=device)
-    model = model.to(device).train()
-    return partial(step, model, torch.optim.AdamW(model.parameters()), images, targets, dtype)
-
-
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each recipe."""
     recipes = {Path(name).stem: read_recipe(name) for name in options.recipes}
@@ -103,7 +92,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         batch, vit = min(own_batch, options.batch_size), ViT(config)
         models = {OWN: vit, PLAIN: plain_vit(vit), PERFORMER: performer_vit(config)}
         built = {kind: model for kind, model in models.items() if model is not None}
-        calls = {kind: training_step(model, vit, batch, device, options.dtype) for kind, model in built.items()}
+        calls = {kind: training_step(model, config, batch, device, options.dtype) for kind, model in built.items()}
         if (once := seconds(calls[OWN], device)) > options.longest:
             tqdm.write(
                 f"{name} is left out: a step of {batch} takes {once:.0f} s, and --longest is {options.longest:g}."

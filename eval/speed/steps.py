@@ -27,6 +27,7 @@ from eval.speed.measure import add_rounds, median_ratio, million_parameters, tim
 from eval.speed.methods import feature_options
 from eval.speed.steps_report import PLAIN, SHOWN
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig
+from performer_string.models.config import patch_and_image
 from performer_string.utils.registry import lookup
 
 CLASSES = 10
@@ -72,8 +73,8 @@ def timm_vit(vit: ViT) -> nn.Module:
     return VisionTransformer(**shape, **sizes, **pool, num_classes=c.num_classes)
 
 
-def build(name: str, options: argparse.Namespace, encoding: str = "absolute") -> nn.Module:
-    """Build a model of the command line's sizes with an encoding.
+def build(name: str, options: argparse.Namespace, encoding: str = "absolute") -> tuple[nn.Module, ViTConfig]:
+    """Return a model of the command line's sizes with an encoding, and its configuration.
 
     Raises:
         ValueError: timm, which has the plain ViT, is not installed.
@@ -82,21 +83,12 @@ def build(name: str, options: argparse.Namespace, encoding: str = "absolute") ->
     own: dict[str, Any] = {name: fields.pop(name) for name in list(fields) if name in ("order", "lower")}
     if "feature_map" in fields:
         own |= feature_options(fields["feature_map"], options.features)
-    vit = ViT(
-        ViTConfig(
-            image_size=options.image_size,
-            patch_size=options.patch_size,
-            variant=options.variant,
-            num_classes=CLASSES,
-            feature_options=own,
-            encoding=encoding,
-            **fields,
-        )
-    )
+    sizes = {"image_size": options.image_size, "patch_size": options.patch_size, "num_classes": CLASSES}
+    vit = ViT(ViTConfig(**sizes, variant=options.variant, feature_options=own, encoding=encoding, **fields))
     if name != PLAIN:
-        return vit
+        return vit, vit.config
     try:
-        return timm_vit(vit)
+        return timm_vit(vit), vit.config
     except ImportError as error:
         raise ValueError(f"the plain ViT is timm's, which is not installed (pip install timm): {error}.") from error
 
@@ -106,6 +98,25 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16: mixed precision, by autocast"
     )
+
+
+def training_step(
+    model: nn.Module, config: ViTConfig, batch: int, device: torch.device, dtype: str = "float32"
+) -> Callable[[], None]:
+    """Return a function for a training step on random images, in mixed precision for `bfloat16`.
+
+    Args:
+        model: model to train, which may be another one than a ViT of `config`.
+        config: configuration with the size and channels of the images, the classes and the head.
+        batch: number of images.
+        device: device to compute on.
+        dtype: `float32` or `bfloat16`.
+    """
+    size = patch_and_image(config.patch_size, config.image_size)[1]
+    images = torch.randn(batch, config.in_channels, *size, device=device)
+    targets = torch.randint(config.num_classes, (batch, *(size if config.head == "dense" else ())), device=device)
+    model = model.to(device).train()
+    return partial(step, model, torch.optim.AdamW(model.parameters()), images, targets, dtype)
 
 
 def step(
@@ -126,17 +137,13 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     for name in options.encodings:
         lookup("encoding", name, ENCODINGS)
     torch.manual_seed(0)
-    side, batch = options.image_size, options.batch_size
-    images = torch.randn(batch, 3, side, side, device=device)
-    targets = torch.randint(CLASSES, (batch,), device=device)
     calls: dict[tuple[str, str], Callable[[], None]] = {}
     parameters: dict[tuple[str, str], float] = {}
     pairs = [(PLAIN, "absolute"), *itertools.product(options.models, options.encodings)]
     for name, encoding in pairs:
-        model = build(name, options, encoding).to(device).train()
+        model, config = build(name, options, encoding)
         parameters[name, encoding] = million_parameters(model)
-        optimiser = torch.optim.AdamW(model.parameters())
-        calls[name, encoding] = partial(step, model, optimiser, images, targets, options.dtype)
+        calls[name, encoding] = training_step(model, config, options.batch_size, device, options.dtype)
     times = time_in_turn(calls, options.rounds, device)
     for (name, encoding), seconds in times.items():
         median = statistics.median(seconds)
@@ -145,7 +152,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "encoding": encoding,
             "parameters (M)": parameters[name, encoding],
             "ms": round(1000 * median, 1),
-            "images/s": float(f"{batch / median:.4g}"),
+            "images/s": float(f"{options.batch_size / median:.4g}"),
             "to plain": round(median_ratio(seconds, times[pairs[0]]), 3),
         }
 

@@ -36,8 +36,8 @@ def test_every_model_takes_a_step(tmp_path, monkeypatch):
 def test_models_have_the_same_sizes():
     """But for the rotation, the random features' norms and narrow queries."""
     options = parse_arguments(["steps", *SMALL])
-    count = {name: sum(p.numel() for p in steps.build(name, options).parameters()) for name in steps.MODELS}
-    plain = sum(p.numel() for p in steps.build(steps.PLAIN, options).parameters())
+    count = {name: sum(p.numel() for p in steps.build(name, options)[0].parameters()) for name in steps.MODELS}
+    plain = sum(p.numel() for p in steps.build(steps.PLAIN, options)[0].parameters())
     assert count["softmax"] == count["arc-cosine"] == plain
     assert count["polynomial, narrow"] < 0.95 * count["polynomial"]
 
