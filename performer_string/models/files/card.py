@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from performer_string.models.config import ViTConfig, patch_and_image
+from performer_string.models.files.citation import citation
 
 if TYPE_CHECKING:
     from performer_string.models.vit.model import ViT
@@ -209,5 +210,7 @@ def card(model: ViT, details: ModelDetails) -> str:
     lines += ["```sh", details.command, "```", ""] if details.command else ["The command is not recorded.", ""]
     lines += [f"- {line}" for line in details.environment] + ([""] if details.environment else [])
     lines += ["## Limits", "", *(f"- {line}" for line in (*details.limits, *LIMITS)), ""]
+    lines += ["## Citation", "", "The software, and the papers of the model's parts:", ""]
+    lines += ["```bibtex", citation(model.config), "```", ""]
     lines += ["## Licence", "", details.licence or "None is given: ask whoever published the model.", ""]
     return "\n".join(lines)
