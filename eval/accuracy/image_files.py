@@ -56,11 +56,11 @@ def whole_patches(image: Tensor, patch: Sequence[int]) -> Tensor:
     """Return an image [C, H, W] cropped at its centre to whole patches; one below a patch is enlarged to it."""
     from torchvision.transforms import v2
 
-    from performer_string.images.cover import Cover
+    from performer_string.images.resize import ResizeAndCrop
 
     size = tuple(max(side // p, 1) * p for side, p in zip(image.shape[1:], patch, strict=True))
     small = any(wanted > side for wanted, side in zip(size, image.shape[1:], strict=True))
-    result: Tensor = Cover((size[0], size[1]))(image) if small else v2.functional.center_crop(image, list(size))
+    result: Tensor = ResizeAndCrop((size[0], size[1]))(image) if small else v2.functional.center_crop(image, list(size))
     return result
 
 

@@ -29,7 +29,7 @@ from eval.speed.measure import add_rounds, median_ratio, peak_bytes, power_law_e
 from eval.speed.methods import feature_map
 from performer_string import LOCALITIES, build_locality, grid_positions, linear_attention
 from performer_string.bias import DistanceDecay, L1Decay, RelativeBias
-from performer_string.bias.linear_time.plan import choose
+from performer_string.bias.linear_time.plan import choose_plans
 from performer_string.ops.layout import Grid, TokenLayout
 from performer_string.utils.numerics import safe_divide
 from performer_string.utils.registry import lookup
@@ -171,7 +171,7 @@ class AttentionsAtLength:
         grid = locality.grid_of(TokenLayout(self.positions))
         if grid is None:
             return EXACT
-        plan = choose(locality, grid, features, self.v.shape[-1])[0]
+        plan = choose_plans(locality, grid, features, self.v.shape[-1])[0]
         if plan.blocks is not None:
             return BLOCKS
         return " and ".join(n for n, part in (("window", plan.radius), ("grid", plan.cell)) if part is not None)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from performer_string.bias.linear_time import SumInputs, decayed_attention, decayed_sum
-from performer_string.bias.linear_time.recompute import StoredFeatures, slab_size
+from performer_string.bias.linear_time.recompute import StoredFeatures, chunk_features
 from performer_string.bias.offsets import both_have_positions, pairwise_offsets
 from performer_string.feature_maps import FeatureMap
 from performer_string.ops import reference
@@ -175,7 +175,7 @@ class RelativeBias(nn.Module):
     def attend(self, phi: FeatureMap, q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout) -> Tensor:
         """Return the outputs of linear attention with lambda.
 
-        On a grid with many features only those of a slab of tokens are in memory, unless `needs_all_features`.
+        On a grid with many features only those of a chunk of tokens are in memory, unless `needs_all_features`.
 
         Args:
             phi: the feature map.
@@ -186,7 +186,7 @@ class RelativeBias(nn.Module):
             Outputs, [B, H, N, d], in the type of the features.
         """
         # An exported graph is for a batch of any size, so that nothing may depend on the batch there.
-        all_fit = needs_plain_operations() or k[..., 0].numel() * phi.num_features <= slab_size(k.device)
+        all_fit = needs_plain_operations() or k[..., 0].numel() * phi.num_features <= chunk_features(k.device)
         grid = None if all_fit else self.grid_of(layout)
         if grid is not None and not self.needs_all_features(grid, phi.num_features, v.shape[-1]):
             return decayed_attention(self, phi, q, k, v, layout, grid)

@@ -82,11 +82,11 @@ class Preprocessing:
             ValueError: an image of another type or number of channels, when the transform is called.
         """
         try:
-            from performer_string.images.cover import Cover
             from performer_string.images.reading import as_rgb as as_rgb  # checks that Pillow is there
+            from performer_string.images.resize import ResizeAndCrop
         except ImportError as error:
             raise ImportError("a transform of images needs torchvision and Pillow: pip install torchvision") from error
-        return partial(self.prepare, cover=None if size is None else Cover((size[0], size[1])))  # picklable
+        return partial(self.prepare, cover=None if size is None else ResizeAndCrop((size[0], size[1])))  # picklable
 
     def prepare(self, image: Any, cover: Callable[[Tensor], Tensor] | None) -> Tensor:
         """Return one image as `transform` does, where `cover` brings it to its size."""

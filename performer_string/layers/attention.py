@@ -20,7 +20,7 @@ from performer_string.position.rotation import Rotation
 from performer_string.utils._compat import has_hooks
 from performer_string.utils.cache import TensorCache
 from performer_string.utils.dtype import without_autocast
-from performer_string.utils.validation import check_heads, check_kind, check_part, check_sizes
+from performer_string.utils.validation import check_heads, check_heads_of_part, check_kind, check_sizes
 
 # Factor of the key gate's logits. A learning rate that suits weights is too small for logits of this size.
 GATE_SCALE = 4.0
@@ -90,9 +90,9 @@ class SelfAttention(nn.Module):
         check_kind("backend", backend, AttentionBackend, "build_attention(...)")
         check_kind("locality", locality, RelativeBias | None, "build_locality(...)")
         check_kind("values", values, ValueMap | None, "build_value_map(...)")
-        check_part("feature map", getattr(backend, "phi", None), num_heads, self.qk_dim)
-        check_part("locality", locality, num_heads, None)
-        check_part("value map", values, num_heads, self.head_dim)
+        check_heads_of_part("feature map", getattr(backend, "phi", None), num_heads, self.qk_dim)
+        check_heads_of_part("locality", locality, num_heads, None)
+        check_heads_of_part("value map", values, num_heads, self.head_dim)
         if log_n_scaling is not None and log_n_scaling < 2:
             raise ValueError(
                 f"log_n_scaling needs at least 2 tokens in training, for log N / log N_0, not {log_n_scaling}."

@@ -6,7 +6,7 @@ Words that the modules share:
 - features: phi(x) of the m features of a feature map; form: the equation of phi as a fused kernel takes it
 - layout: positions of the tokens, prefix tokens first, with the mask of the keys and the regular grid if there is one
 - sums: sum_j phi_f(k_j) v_j and sum_j phi_f(k_j) over the keys, which linear attention needs in place of weights
-- walk: one pass over chunks of the keys, which computes the sums, and one over chunks of the queries
+- loop: one pass over chunks of the keys, which computes the sums, and one over chunks of the queries
 """
 
 from __future__ import annotations

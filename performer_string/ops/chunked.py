@@ -1,7 +1,7 @@
 """Linear attention in chunks of tokens, as an autograd function and as one operation of a compiled graph.
 
-A compiler would unroll the walk over the chunks. Its graph would grow with the batch and the tokens, and be compiled
-again for each size. In a compiled graph the walk is therefore the operation `performer_string::chunked_attention`.
+A compiler would unroll the loop over the chunks. Its graph would grow with the batch and the tokens, and be compiled
+again for each size. In a compiled graph the loop is therefore the operation `performer_string::chunked_attention`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from performer_string.ops.chunk_walk import ChunkWalk, WalkInputs
+from performer_string.ops.chunk_loop import ChunkInputs, ChunkLoop
 from performer_string.ops.forms import FeatureForm
 from performer_string.utils.autograd import first_order
 from performer_string.utils.dtype import without_autocast
@@ -55,7 +55,7 @@ def chunked_attention(
         cos = cos[:, None] if cos.ndim == 3 else cos.transpose(0, 1)
         sin = sin[:, None] if sin.ndim == 3 else sin.transpose(0, 1)
     masked = None if key_mask is None else ~key_mask[None, :, :, None]
-    inputs = WalkInputs(q, k, v, key_bias, weight, cos, sin, masked)
+    inputs = ChunkInputs(q, k, v, key_bias, weight, cos, sin, masked)
     if torch.compiler.is_compiling():
         compiled: Tensor = _attention(*inputs, form.kind, float(form.square), form.order)[0]
         return compiled
@@ -64,12 +64,12 @@ def chunked_attention(
 
 
 class _ChunkedAttention(torch.autograd.Function):
-    """Walk over the chunks with its gradients, for eager mode."""
+    """Loop over the chunks with its gradients, for eager mode."""
 
     @staticmethod
     def forward(ctx: Any, form: FeatureForm, *tensors: Any) -> Tensor:
-        inputs = WalkInputs(*tensors)
-        out, state = ChunkWalk(inputs, form).forward()
+        inputs = ChunkInputs(*tensors)
+        out, state = ChunkLoop(inputs, form).forward()
         ctx.form = form
         ctx.save_for_backward(*inputs, out, *state)
         return out
@@ -77,10 +77,10 @@ class _ChunkedAttention(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
-        count = len(WalkInputs._fields)
-        inputs, out, state = WalkInputs(*saved[:count]), saved[count], saved[count + 1 :]
+        count = len(ChunkInputs._fields)
+        inputs, out, state = ChunkInputs(*saved[:count]), saved[count], saved[count + 1 :]
         _, _, _, _, _, for_weight, for_cos, for_sin, _ = ctx.needs_input_grad
-        gradients = ChunkWalk(inputs, ctx.form).backward(out, gradient, state, for_weight, for_cos or for_sin)
+        gradients = ChunkLoop(inputs, ctx.form).backward(out, gradient, state, for_weight, for_cos or for_sin)
         return None, *gradients, None  # the form and the mask have none
 
 
@@ -93,9 +93,9 @@ _STATE = "Tensor out, Tensor sums_a, Tensor sums_b, Tensor sums_c"
 _GRADIENTS = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 
 
-def _walk(inputs: WalkInputs, kind: Any, square: float, order: int) -> ChunkWalk:
-    """Return the walk for the arguments of an operation."""
-    return ChunkWalk(inputs, FeatureForm(kind, inputs.weight, square=square, order=order))
+def _loop(inputs: ChunkInputs, kind: Any, square: float, order: int) -> ChunkLoop:
+    """Return the loop for the arguments of an operation."""
+    return ChunkLoop(inputs, FeatureForm(kind, inputs.weight, square=square, order=order))
 
 
 @custom_op(
@@ -105,17 +105,17 @@ def _walk(inputs: WalkInputs, kind: Any, square: float, order: int) -> ChunkWalk
 )
 def _attention(*arguments: Any) -> tuple[Tensor, ...]:
     """Return the outputs and the sums over the keys, without autocast, from the inputs and the parts of the form."""
-    inputs, form = WalkInputs(*arguments[:8]), arguments[8:]
+    inputs, form = ChunkInputs(*arguments[:8]), arguments[8:]
     with without_autocast(inputs.q):
-        out, state = _walk(inputs, *form).forward()
+        out, state = _loop(inputs, *form).forward()
     return (out, *(x.contiguous() for x in state), *(inputs.q.new_empty(0) for _ in range(3 - len(state))))
 
 
 @_attention.register_fake
 def _fake_attention(*arguments: Any) -> tuple[Tensor, ...]:
     """Return empty tensors of the shapes and types of `_attention`, for the compiler."""
-    inputs, kind = WalkInputs(*arguments[:8]), arguments[8]
-    q, v, dtype = inputs.q, inputs.v, _walk(inputs, *arguments[8:]).dtype
+    inputs, kind = ChunkInputs(*arguments[:8]), arguments[8]
+    q, v, dtype = inputs.q, inputs.v, _loop(inputs, *arguments[8:]).dtype
     (batch, heads, tokens, _), rows, width = q.shape, inputs.weight.shape[1], v.shape[-1]
     sums = q.new_empty(heads, batch, rows, width, dtype=dtype)
     total = q.new_empty(heads, batch, rows, dtype=dtype)
@@ -130,11 +130,11 @@ def _fake_attention(*arguments: Any) -> tuple[Tensor, ...]:
 )
 def _gradients(gradient: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """Return the gradients of the inputs up to sin, in the types of these, from that of the outputs."""
-    inputs, out, state = WalkInputs(*arguments[:8]), arguments[8], arguments[9:12]
+    inputs, out, state = ChunkInputs(*arguments[:8]), arguments[8], arguments[9:12]
     form, wanted = arguments[12:15], arguments[15:]
     with without_autocast(inputs.q):
         sums = state[:2] if form[0] == "exponential" else state
-        gradients = _walk(inputs, *form).backward(out, gradient, sums, *wanted)
+        gradients = _loop(inputs, *form).backward(out, gradient, sums, *wanted)
     pairs = zip(gradients, arguments[:7], strict=True)
     return tuple(gradient.new_empty(0) if x is None else x.to(source.dtype).contiguous() for x, source in pairs)
 

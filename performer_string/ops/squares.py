@@ -91,7 +91,7 @@ class _SquaredSums(torch.autograd.Function):
 
 @custom_op("performer_string::squared_sums", mutates_args=(), schema="(Tensor a, Tensor b, Tensor u) -> Tensor")
 def _squared_sums(a: Tensor, b: Tensor, u: Tensor) -> Tensor:
-    """Return `squared_sums` as one operation of a compiled graph, which a walk over chunks would grow with N."""
+    """Return `squared_sums` as one operation of a compiled graph, which a loop over chunks would grow with N."""
     with without_autocast(a):
         return linear_sums(a, key_sums(b, u)) if is_linear_cheaper(a, b, u) else tiled_sums(a, b, u)
 

@@ -32,7 +32,7 @@ def with_length(x: Tensor, factor: Tensor | None = None) -> Tensor:
         return with_length_plainly(x, factor)
     if torch.is_grad_enabled() and (x.requires_grad or (factor is not None and factor.requires_grad)):
         return cast(Tensor, _WithLength.apply(x, factor))
-    return scaled(x, lengths(x), factor)
+    return scale_to_length(x, lengths(x), factor)
 
 
 def with_length_plainly(x: Tensor, factor: Tensor | None = None) -> Tensor:
@@ -52,7 +52,7 @@ def lengths(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dim=-1, keepdim=True)
 
 
-def scaled(x: Tensor, length: Tensor, factor: Tensor | None) -> Tensor:
+def scale_to_length(x: Tensor, length: Tensor, factor: Tensor | None) -> Tensor:
     """Return x times f / max(|x|, eps)."""
     length = length.clamp_min(least_length(x.dtype))
     return x / length if factor is None else x * (factor / length)
@@ -72,7 +72,7 @@ class _WithLength(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, factor: Tensor | None) -> Tensor:
         length = lengths(x)
         ctx.save_for_backward(x, length, factor)
-        return scaled(x, length, factor)
+        return scale_to_length(x, length, factor)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:

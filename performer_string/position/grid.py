@@ -35,7 +35,7 @@ def check_position_mode(mode: str) -> None:
     choose("position mode", mode, PositionMode)
 
 
-def check_sizes(name: str, sizes: Sequence[int]) -> None:
+def check_grid(name: str, sizes: Sequence[int]) -> None:
     """Check the sizes of a grid.
 
     Args:
@@ -82,12 +82,12 @@ def grid_positions(
     Raises:
         ValueError: sizes that are no positive integers, an unknown mode, another type, or no training grid that fits.
     """
-    check_sizes("grid", grid)
+    check_grid("grid", grid)
     check_position_mode(mode)
     if (mode == "interpolate") != (train_grid is not None):
         raise ValueError(f'mode "interpolate" needs train_grid, and no other does; mode={mode!r}, {train_grid=}.')
     if train_grid is not None:
-        check_sizes("train_grid", train_grid)
+        check_grid("train_grid", train_grid)
         if len(train_grid) != len(grid):
             raise ValueError(f"train_grid {tuple(train_grid)} and grid {grid} differ in dimension.")
     if dtype not in (torch.float32, torch.float64):

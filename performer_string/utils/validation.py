@@ -113,7 +113,7 @@ def check_kind(name: str, part: object, kind: Any, built_by: str) -> None:
         raise TypeError(f"{name} must be what {built_by} returns, not {part!r:.60}.")
 
 
-def check_part(name: str, part: object, num_heads: int, width: int | None) -> None:
+def check_heads_of_part(name: str, part: object, num_heads: int, width: int | None) -> None:
     """Raise a ValueError for a part of a layer that was built for other heads, or for heads of another width.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from performer_string.bias.linear_time import SumInputs, decay_walk
+from performer_string.bias.linear_time import SumInputs, decay_scan
 from performer_string.bias.linear_time.block_sum import block_sum
 from performer_string.bias.linear_time.decay_matrix import Blocks, make_blocks
 from performer_string.bias.linear_time.recompute import StoredFeatures
@@ -50,7 +50,7 @@ def test_sum_is_the_definition_with_every_gradient(shape, monkeypatch):
         if side == 1 and positions_of(shape).shape[0] > 40:
             continue  # many blocks
         with case(side):
-            monkeypatch.setitem(decay_walk.STATES, "cpu", states)
+            monkeypatch.setitem(decay_scan.STATES, "cpu", states)
             fq, fk, v = inputs(positions_of(shape).shape[0], features=20, batch=2)
             rates = rates_of(shape)
             fast, slow = fast_sum(fq, fk, v, rates, shape, side), definition(fq, fk, v, rates, shape)
@@ -137,8 +137,8 @@ def test_blocks_of_any_size_give_the_same():
 def test_no_exponent_is_positive(monkeypatch):
     """Decays of any rate are at most 1, so that no number can overflow."""
     largest = []
-    power = decay_walk.power
-    monkeypatch.setattr(decay_walk, "power", lambda *args: largest.append(power(*args)) or largest[-1])
+    decay_power = decay_scan.decay_power
+    monkeypatch.setattr(decay_scan, "decay_power", lambda *args: largest.append(decay_power(*args)) or largest[-1])
     shape = (30, 30)
     fast_sum(*inputs(900), rates_of(shape, 0, 50), shape, 8)
     assert largest

@@ -18,7 +18,7 @@ from performer_string import (
 )
 from performer_string.bias import RelativeBias
 from performer_string.bias.linear_time import plan
-from performer_string.bias.linear_time.recompute import SLAB
+from performer_string.bias.linear_time.recompute import CHUNK_FEATURES
 from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import Grid
 from tests.helpers.cases import case
@@ -53,14 +53,16 @@ def test_matrix_is_the_formula():
                             assert float(matrix[h, i, j]) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("slab", [2**21, 2**14, pytest.param(2**9, marks=pytest.mark.slow)], ids=["all", "head", "row"])
+@pytest.mark.parametrize(
+    "chunk", [2**21, 2**14, pytest.param(2**9, marks=pytest.mark.slow)], ids=["all", "head", "row"]
+)
 @pytest.mark.parametrize("sides", SIDES, ids=str)
-def test_attention_in_linear_time_is_the_definition(sides, slab, monkeypatch):
+def test_attention_in_linear_time_is_the_definition(sides, size, monkeypatch):
     """With masked keys, prefix tokens, both denominators, and every gradient, on a grid larger than a block.
 
     The features of all heads, of one head or of a row of blocks are in memory together.
     """
-    monkeypatch.setitem(SLAB, "cpu", slab)
+    monkeypatch.setitem(CHUNK_FEATURES, "cpu", size)
     use_regime(monkeypatch, "blocks")
     for normalised in (True, False):
         for kind in ("favor+", "arc-cosine"):
@@ -140,14 +142,14 @@ def test_sums_take_blocks_and_cost_is_linear():
     locality, costs = build_locality("exponential-l1", num_heads=1), []
     for n in (128, 256, 512):
         grid = Grid((n, n, 1), (1.0, 1.0, 1.0), 2)
-        (chosen,) = plan.choose(locality, grid, 64, 32)
+        (chosen,) = plan.choose_plans(locality, grid, 64, 32)
         assert chosen.blocks is not None
         costs.append(plan.predicted_cost(chosen, grid, 64, 32, 0) / n**2)
     assert costs[2] < 1.05 * costs[1] < 1.1 * costs[0]
     few = Grid((18, 18, 1), (1.0, 1.0, 1.0), 2)
-    assert plan.choose(locality, few, 64, 32)[0].blocks is None  # all pairs cost less
+    assert plan.choose_plans(locality, few, 64, 32)[0].blocks is None  # all pairs cost less
     solid = build_locality("exponential-l1", num_heads=1, grid=(9, 9, 9))
-    (chosen,) = plan.choose(solid, Grid((9, 9, 9), (1.0, 1.0, 1.0), 3), 64, 32)
+    (chosen,) = plan.choose_plans(solid, Grid((9, 9, 9), (1.0, 1.0, 1.0), 3), 64, 32)
     assert (chosen.blocks, chosen.radius) == (None, (8, 8, 8))  # exact, in quadratic time
 
 

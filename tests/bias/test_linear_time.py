@@ -90,15 +90,15 @@ def test_attention_with_masks_and_prefix_tokens(sigma):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slab", [2**21, 2**9], ids=["whole", "slabs"])
+@pytest.mark.parametrize("chunk", [2**21, 2**9], ids=["whole", "chunks"])
 @pytest.mark.parametrize("name", ["gaussian", "exponential", "radial"])
 @pytest.mark.usefixtures("over_grid")
-def test_normalised_decay_where_close_keys_weigh_next_to_nothing(name, slab, monkeypatch):
+def test_normalised_decay_where_close_keys_weigh_next_to_nothing(name, chunk, monkeypatch):
     """Half of the keys weigh 1e-5 of the others, so that others still decide at a distance of five sigma.
 
     The window of a decay in the numerator alone would leave those out.
     """
-    monkeypatch.setitem(recompute.SLAB, "cpu", slab)
+    monkeypatch.setitem(recompute.CHUNK_FEATURES, "cpu", chunk)
 
     def error(sigma, prefix):
         torch.manual_seed(0)
@@ -127,13 +127,13 @@ def test_plans_are_chosen_by_cost_for_each_head():
     locality, grid = decay("gaussian", 2.0), Grid((64, 64, 1), (1.0, 1.0, 1.0), 2)
     with torch.no_grad():
         locality.raw_sigma[1] = decay("gaussian", 31.0).raw_sigma[0]
-    small, large = plan.choose(locality, grid, 256, 64)
+    small, large = plan.choose_plans(locality, grid, 256, 64)
     assert (small.radius, small.cell) == ((7, 7, 0), None)
     assert (large.radius, large.cell) == (None, (15, 15, 1))
-    each_axis = plan.choose(decay("gaussian", [31.0, 17.0], 1), grid, 256, 64)[0]
+    each_axis = plan.choose_plans(decay("gaussian", [31.0, 17.0], 1), grid, 256, 64)[0]
     assert (each_axis.radius, each_axis.cell) == (None, (15, 8, 1))
-    assert plan.choose(decay("gaussian", [0.5, 2.0], 1), grid, 256, 64)[0].radius == (2, 7, 0)
-    radial = plan.choose(decay("radial", 60.0), grid, 256, 64)[0]
+    assert plan.choose_plans(decay("gaussian", [0.5, 2.0], 1), grid, 256, 64)[0].radius == (2, 7, 0)
+    radial = plan.choose_plans(decay("radial", 60.0), grid, 256, 64)[0]
     assert radial.radius is not None
     assert radial.cell is not None  # the narrow scales in a window, the wide ones through nodes
 
@@ -144,7 +144,7 @@ def test_costs_are_computed_once_while_widths_learn(monkeypatch):
     monkeypatch.setattr(plan, "count_products", lambda *arguments: counted.append(arguments) or count(*arguments))
     locality, grid = decay("gaussian", [2.0, 3.0], 1), Grid((40, 24, 1), (1.0, 1.0, 1.0), 2)
     for _ in range(3):
-        plan.choose(locality, grid, 251, 64)
+        plan.choose_plans(locality, grid, 251, 64)
         with torch.no_grad():
             locality.raw_sigma[:, 0] += 1e-6
     assert len(counted) == 1
@@ -155,7 +155,7 @@ def test_heads_of_different_plans_are_computed_apart():
     locality, positions = decay("gaussian", 0.5, 3), grid_positions((25, 24), dtype=torch.float64)
     with torch.no_grad():
         locality.raw_sigma[::2] = decay("gaussian", 30.0).raw_sigma
-    plans = plan.choose(locality, Grid((25, 24, 1), (1.0, 1.0, 1.0), 2), 6, 5)
+    plans = plan.choose_plans(locality, Grid((25, 24, 1), (1.0, 1.0, 1.0), 2), 6, 5)
     assert [p.cell is None for p in plans] == [False, True, False]
     fq, fk, v = inputs(600, heads=3)
     fast = locality.numerator(fq, fk, v, TokenLayout(positions))
@@ -169,13 +169,13 @@ def test_cost_is_linear_in_the_tokens():
         locality, costs = decay(name, 6.0), []
         for n in (128, 256, 512):
             grid = Grid((n, n, 1), (1.0, 1.0, 1.0), 2)
-            costs.append(plan.predicted_cost(plan.choose(locality, grid, 64, 32)[0], grid, 64, 32, 4) / n**2)
+            costs.append(plan.predicted_cost(plan.choose_plans(locality, grid, 64, 32)[0], grid, 64, 32, 4) / n**2)
         assert costs[2] < 1.1 * costs[1] < 1.3 * costs[0], name
 
 
 def test_redraw_before_the_backward_pass_is_an_error(monkeypatch):
     """The backward pass would compute other features again than those of the forward pass."""
-    monkeypatch.setitem(recompute.SLAB, "cpu", 2**11)
+    monkeypatch.setitem(recompute.CHUNK_FEATURES, "cpu", 2**11)
     phi, positions = build_feature_map("favor+", head_dim=6, num_heads=2, num_features=8), grid_positions((20, 20))
     q = torch.randn(1, 2, 400, 6, requires_grad=True)
     locality = build_locality("gaussian", num_heads=2, sigma=9.0)

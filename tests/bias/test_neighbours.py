@@ -29,17 +29,17 @@ def three(values, fill):
 
 
 @pytest.mark.parametrize(("shape", "steps", "radius"), GRIDS, ids=str)
-@pytest.mark.parametrize("rows", ["one slab", "slabs of a row of tiles"])
+@pytest.mark.parametrize("rows", ["one chunk", "chunks of a row of tiles"])
 def test_sum_is_the_definition_with_every_gradient(shape, steps, radius, rows, monkeypatch):
     """A decay that has ended within the radius."""
-    if rows != "one slab":
-        monkeypatch.setitem(recompute.SLAB, "cpu", 1)
+    if rows != "one chunk":
+        monkeypatch.setitem(recompute.CHUNK_FEATURES, "cpu", 1)
     grid = Grid(three(shape, 1), three(steps, 1.0), len(shape))
     positions = grid_positions(shape, dtype=torch.float64) * torch.tensor(steps, dtype=torch.float64)
     locality, tokens = decay("gaussian", 1.0), grid.tokens
     fq, fk, v = inputs(tokens, 3, 2, batch=2)
     slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions))
-    key_sums = None if rows == "one slab" else fk.sum(2)[..., None]
+    key_sums = None if rows == "one chunk" else fk.sum(2)[..., None]
     tiling = make_tiling(grid, radius)
     fast = neighbour_sum(SumInputs(StoredFeatures(3), fq, fk, v, grid, key_sums=key_sums), locality.of_offsets, tiling)
     assert_equal(fast[..., :-1], slow, [fq, fk, v, *locality.parameters()])
@@ -58,7 +58,7 @@ def test_neighbours_reach_at_least_the_radius():
 
 
 def test_sums_over_several_slabs_need_those_of_the_keys(monkeypatch):
-    monkeypatch.setitem(recompute.SLAB, "cpu", 1)
+    monkeypatch.setitem(recompute.CHUNK_FEATURES, "cpu", 1)
     grid, (fq, fk, v) = Grid((40, 30, 1), (1.0, 1.0, 1.0), 2), inputs(1200, 3, 2)
     tiling = make_tiling(grid, (8, 8, 0))
     with pytest.raises(ValueError, match="key_sums are needed"):
@@ -72,8 +72,8 @@ def test_grids_of_three_axes_take_windows():
 @pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("name", ["favor+", "arc-cosine"])
 def test_attention_is_that_of_windows_with_every_gradient(name, normalised, monkeypatch):
-    """With a mask, prefix tokens and a bias of the keys, at several slabs."""
-    monkeypatch.setitem(recompute.SLAB, "cpu", 2**12)
+    """With a mask, prefix tokens and a bias of the keys, at several chunks."""
+    monkeypatch.setitem(recompute.CHUNK_FEATURES, "cpu", 2**12)
     height, width, prefix = 33, 19, 2
     tokens = height * width + prefix
     positions = grid_positions((height, width), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Features of a slab of tokens at a time against the N x N definition, with every gradient."""
+"""Features of a chunk of tokens at a time against the N x N definition, with every gradient."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAPS = {
     "arc-cosine": {"num_features": 8, "order": 3},
     "polynomial": {"lower": True},
 }
-# For slabs of one row of tiles or one cell, which are slow, grids of just more than one of each.
+# For chunks of one row of tiles or one cell, which are slow, grids of just more than one of each.
 GRIDS = {
     1: [(67,), (9, 9), (9, 3, 3)],
     400: [(97,), (13, 18), (1, 61), (5, 6, 7), (19, 3)],
@@ -28,8 +28,8 @@ GRIDS = {
 }
 
 
-def use_slab(monkeypatch, size):
-    monkeypatch.setattr(recompute, "SLAB", {"cpu": size})
+def use_chunk(monkeypatch, size):
+    monkeypatch.setattr(recompute, "CHUNK_FEATURES", {"cpu": size})
 
 
 def dense(locality, phi, q, k, v, positions, num_prefix=0, mask=None):
@@ -38,16 +38,16 @@ def dense(locality, phi, q, k, v, positions, num_prefix=0, mask=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slab", GRIDS)
+@pytest.mark.parametrize("chunk", GRIDS)
 @pytest.mark.parametrize("each_axis", [False, True], ids=["one sigma", "a sigma for each axis"])
 @pytest.mark.parametrize(("name", "regime"), [("gaussian", "window"), ("gaussian", "grid"), ("radial", "both")])
 @pytest.mark.usefixtures("over_grid")
-def test_slabs_are_the_definition_with_every_gradient(name, regime, each_axis, slab, monkeypatch):
-    """In slabs of one row of tiles or one cell, of several, and of whole heads; with every map, prefix and mask."""
+def test_chunks_are_the_definition_with_every_gradient(name, regime, each_axis, chunk, monkeypatch):
+    """In chunks of one row of tiles or one cell, of several, and of whole heads; with every map, prefix and mask."""
     use_regime(monkeypatch, regime)
-    use_slab(monkeypatch, slab)
-    for i, grid in enumerate(GRIDS[slab]):
-        kind, num_prefix = list(FEATURE_MAPS)[(i + slab) % len(FEATURE_MAPS)], 2 * (i % 2 == 0)
+    use_chunk(monkeypatch, chunk)
+    for i, grid in enumerate(GRIDS[chunk]):
+        kind, num_prefix = list(FEATURE_MAPS)[(i + chunk) % len(FEATURE_MAPS)], 2 * (i % 2 == 0)
         with case(grid, kind, num_prefix):
             sigma = 4.0 if regime == "window" else 0.5 * max(grid)
             each = [share * sigma for share in (1.0, 0.4, 0.7)][: len(grid)]
@@ -93,12 +93,12 @@ class OwnShape(FeatureMap):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [OwnDraw, OwnWeights, OwnShape])
 def test_map_by_its_definition_alone(kind, monkeypatch):
-    """The larger slab has three samples, as many as there are heads."""
+    """The larger chunk has three samples, as many as there are heads."""
     for regime in ("window", "grid"):
         use_regime(monkeypatch, regime)
-        for slab in (400, 18_000):
-            use_slab(monkeypatch, slab)
-            with case(regime, slab):
+        for chunk in (400, 18_000):
+            use_chunk(monkeypatch, chunk)
+            with case(regime, chunk):
                 locality = decay("gaussian", 4.0 if regime == "window" else 9.0, heads=3)
                 positions = grid_positions((9, 37), dtype=torch.float64)
                 q, k, v = qkv(333, batch=4, heads=3)
@@ -111,7 +111,7 @@ def test_map_by_its_definition_alone(kind, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("sigma", "regime"), [(0.5, "window"), (32.0, "grid")])
 def test_features_of_all_tokens_are_never_in_memory(sigma, regime, monkeypatch):
-    """The peak is far below N x m in slabs, in the backward pass too, and above where all is one slab."""
+    """The peak is far below N x m in chunks, in the backward pass too, and above where all is one chunk."""
     use_regime(monkeypatch, regime)
     for backward in (False, True):
         locality, positions = build_locality("gaussian", num_heads=2, sigma=sigma), grid_positions((256, 16))
@@ -124,8 +124,8 @@ def test_features_of_all_tokens_are_never_in_memory(sigma, regime, monkeypatch):
                 out.sum().backward()
 
         peaks = []
-        for slab in (2**14, 2**30):
-            use_slab(monkeypatch, slab)
+        for chunk in (2**14, 2**30):
+            use_chunk(monkeypatch, chunk)
             with torch.set_grad_enabled(backward):
                 peaks.append(peak_bytes(call, torch.device("cpu")))
         features = 4 * 2 * 4096 * 256
@@ -134,15 +134,15 @@ def test_features_of_all_tokens_are_never_in_memory(sigma, regime, monkeypatch):
 
 @pytest.mark.usefixtures("over_grid")
 def test_learned_features_get_their_gradient(monkeypatch):
-    """The gradient by slabs is that by features of all tokens."""
+    """The gradient by chunks is that by features of all tokens."""
     phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=8).double()
     phi.projection.requires_grad_()
     positions = grid_positions((9, 14), dtype=torch.float64)
     q, k, v = (torch.randn(1, 2, 126, 6, dtype=torch.float64) for _ in range(3))
     for sigma in (1.0, 10.0):
         locality, gradients = decay("gaussian", sigma), []
-        for slab in (1, 2**30):
-            use_slab(monkeypatch, slab)
+        for chunk in (1, 2**30):
+            use_chunk(monkeypatch, chunk)
             out = linear_attention(q, k, v, phi, locality=locality, positions=positions)
             gradients.append(torch.autograd.grad((out * v).sum(), phi.projection)[0])
         torch.testing.assert_close(*gradients)
@@ -154,7 +154,7 @@ def test_learned_features_get_their_gradient(monkeypatch):
 def test_backward_pass_has_the_weights_of_the_forward_pass(regime, monkeypatch):
     """Under `functional_call`, which restores a module's weights in between, and in replicas without parameters."""
     use_regime(monkeypatch, regime)
-    use_slab(monkeypatch, 100)
+    use_chunk(monkeypatch, 100)
     for learned in (True, False):
         with case(learned):
             compare_replaced_weights(learned)
@@ -199,7 +199,7 @@ def compare_replaced_weights(learned):
 
 @pytest.mark.usefixtures("over_grid")
 def test_low_precision_and_a_sample_without_keys(monkeypatch):
-    use_slab(monkeypatch, 100)
+    use_chunk(monkeypatch, 100)
     phi = build_feature_map("favor+", head_dim=6, num_heads=2, num_features=8)
     locality, positions = build_locality("gaussian", num_heads=2, sigma=2.0), grid_positions((9, 14))
     q, k, v = (torch.randn(2, 2, 126, 6) for _ in range(3))
@@ -216,15 +216,15 @@ def test_low_precision_and_a_sample_without_keys(monkeypatch):
 
 @pytest.mark.usefixtures("over_grid")
 def test_all_slabs_share_the_largest_scale(monkeypatch):
-    """Features overflow with another scale, where the logits of slabs differ much; masked keys do not count."""
+    """Features overflow with another scale, where the logits of chunks differ much; masked keys do not count."""
     phi = build_feature_map("favor+", head_dim=6, num_heads=2, num_features=8)
     positions = grid_positions((9, 14))
     q, k, v = (torch.randn(1, 2, 126, 6) for _ in range(3))
     k[:, :, 60:] *= 100
     for sigma in (1.0, 10.0):
         locality, outs = build_locality("gaussian", num_heads=2, sigma=sigma), []
-        for slab in (100, 2**30):
-            use_slab(monkeypatch, slab)
+        for chunk in (100, 2**30):
+            use_chunk(monkeypatch, chunk)
             with torch.no_grad():
                 outs.append(linear_attention(q, k, v, phi, locality=locality, positions=positions))
         assert outs[1].abs().max() > 0
@@ -233,7 +233,7 @@ def test_all_slabs_share_the_largest_scale(monkeypatch):
     k = torch.randn(2, 2, 9, 6)
     masked, large = (torch.arange(9) >= 5).expand(2, 9)[:, None, :, None], k.clone()
     large[:, :, 5:] = 1e4
-    for slab in (64, 2**30):
-        use_slab(monkeypatch, slab)
+    for chunk in (64, 2**30):
+        use_chunk(monkeypatch, chunk)
         scales = recompute.largest_scale(phi, large, masked), recompute.largest_scale(phi, k[:, :, :5], None)
         assert torch.equal(*scales)

@@ -7,7 +7,7 @@ import torch
 
 from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
 from performer_string.bias import table
-from performer_string.bias.linear_time.recompute import SLAB
+from performer_string.bias.linear_time.recompute import CHUNK_FEATURES
 from performer_string.bias.table import toeplitz_sum
 from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import TokenLayout
@@ -70,9 +70,9 @@ def test_bias_is_interpolated_between_whole_offsets(method):
 def test_attention_is_the_definition_with_every_gradient(normalised, method, monkeypatch):
     for map_name in ("favor+", "arc-cosine"):
         for num_prefix in (0, 2):
-            for slab in (2**21, 100):
-                monkeypatch.setitem(SLAB, "cpu", slab)
-                with case(map_name, num_prefix, slab):
+            for chunk in (2**21, 100):
+                monkeypatch.setitem(CHUNK_FEATURES, "cpu", chunk)
+                with case(map_name, num_prefix, chunk):
                     table_bias = make((4, 3), normalised=normalised)
                     positions = torch.cat([torch.zeros(num_prefix, 2), grid_positions((7, 5))]).double()
                     shape = (2, 2, len(positions), 6)

@@ -8,7 +8,7 @@ from performer_string import grid_positions
 from performer_string.bias.linear_time import SumInputs
 from performer_string.bias.linear_time.bilateral_grid import grid_sum
 from performer_string.bias.linear_time.recompute import StoredFeatures
-from performer_string.bias.linear_time.tiles import radius_in_tokens, slabs
+from performer_string.bias.linear_time.tiles import radius_in_tokens, window_chunks
 from performer_string.bias.linear_time.window import window_sum
 from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import Grid, find_grid
@@ -55,8 +55,8 @@ def test_window_has_exactly_its_radius():
 def test_windows_a_disjoint_step_apart_share_no_keys():
     """Gradients are added to them at the same time."""
     grid = Grid((61, 9, 1), (1.0, 1.0, 1.0), 2)
-    (slab,) = slabs(grid, (9, 8, 0), grid.tokens)
-    runs = [run for band in slab.bands for run in band.runs]
+    (chunk,) = window_chunks(grid, (9, 8, 0), grid.tokens)
+    runs = [run for band in chunk.bands for run in band.runs]
     assert max(run.count for run in runs) >= 4
     for run in runs:
         windows = run.windows(torch.arange(61.0).view(1, 1, 61, 1, 1))[0, 0, :, :, 0]  # rows of the grid

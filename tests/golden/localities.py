@@ -130,7 +130,7 @@ def many_tokens() -> dict[str, Tensor]:
     return out
 
 
-def walks() -> dict[str, Tensor]:
+def scans() -> dict[str, Tensor]:
     """Return sums whose features are made slab by slab, a table by FFT, and positions that are no grid."""
     out: dict[str, Tensor] = {}
     small, large = (grid_positions(shape, dtype=torch.float64) for shape in ((40, 32), (64, 40)))

@@ -56,7 +56,7 @@ GROUPS: dict[str, Group] = {
     "attention modules": Group(attentions.modules, 1e-4, 1e-5),
     "localities of few tokens": Group(localities.few_tokens, elsewhere=1e-6),
     "localities of many tokens": Group(localities.many_tokens, elsewhere=1e-6),
-    "localities by walks": Group(localities.walks, elsewhere=1e-6),
+    "localities by walks": Group(localities.scans, elsewhere=1e-6),
     "localities and maps of one's own": Group(localities.own_parts, elsewhere=1e-6),
     "models: encodings": Group(models.encodings_by_attention),
     "models: options": Group(models.options),

@@ -11,8 +11,8 @@ import torch
 from PIL import Image, ImageOps
 
 from eval.cli import main
-from performer_string.images.cover import Cover
 from performer_string.images.reading import open_image
+from performer_string.images.resize import ResizeAndCrop
 from tests.helpers.image_files import GREY, REFUSED, RIGHT, odd_exif, write_corpus
 from train import cli
 
@@ -51,7 +51,7 @@ def test_memory_is_bounded(tmp_path):
     for name, most in (("large.png", 40e6), ("wide.png", 4e6)):
         tracemalloc.start()
         pixels = torch.from_numpy(np.array(open_image(str(tmp_path / name)))).permute(2, 0, 1)
-        Cover((64, 64))(pixels)
+        ResizeAndCrop((64, 64))(pixels)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < most, name

@@ -9,8 +9,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from performer_string.images.cover import Cover
 from performer_string.images.reading import open_image
+from performer_string.images.resize import ResizeAndCrop
 from performer_string.utils import log
 from train.data.module import ImageData
 
@@ -111,8 +111,8 @@ def test_extreme_proportions_take_little_memory(long, monkeypatch):
     """The middle is that of the whole image, resized."""
     y, x = torch.meshgrid(torch.linspace(-60, 60, long[0]), torch.linspace(-60, 60, long[1]), indexing="ij")
     image = (127 + 120 * torch.sin(x + y)).to(torch.uint8)[None]
-    monkeypatch.setattr(Cover, "most", 10**6)
-    whole = Cover((12, 12))(image)
+    monkeypatch.setattr(ResizeAndCrop, "most", 10**6)
+    whole = ResizeAndCrop((12, 12))(image)
     monkeypatch.undo()
     areas, resize = [], v2.functional.resize
     monkeypatch.setattr(
@@ -120,7 +120,7 @@ def test_extreme_proportions_take_little_memory(long, monkeypatch):
         "resize",
         lambda image, *others, **more: areas.append(image.numel()) or resize(image, *others, **more),
     )
-    torch.testing.assert_close(Cover((12, 12))(image), whole, atol=1, rtol=0)
+    torch.testing.assert_close(ResizeAndCrop((12, 12))(image), whole, atol=1, rtol=0)
     assert areas == [4 * 4 * 8]
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from performer_string import build_encoding, build_feature_map, grid_positions, linear_attention
-from performer_string.ops import chunk_sums, chunk_walk, flash, reference
+from performer_string.ops import chunk_loop, chunk_sums, flash, reference
 from performer_string.ops.chunked import chunked_attention
 from performer_string.ops.forms import FeatureForm
 from tests.helpers.maps import compare
@@ -57,12 +57,12 @@ def choose(monkeypatch):
     """Return a function that chooses flash attention and the size of the chunks."""
     # Flash attention is not used for fewer heads than there are threads.
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    can_flash = chunk_walk.can_flash
+    can_flash = chunk_loop.can_flash
 
     def set_up(use_flash: bool, features: int) -> None:
-        monkeypatch.setattr(chunk_walk, "can_flash", can_flash if use_flash else lambda *_: False)
-        monkeypatch.setattr(chunk_walk, "CACHE_FEATURES", features)
-        monkeypatch.setattr(chunk_walk, "FLASH_FEATURES", features)
+        monkeypatch.setattr(chunk_loop, "can_flash", can_flash if use_flash else lambda *_: False)
+        monkeypatch.setattr(chunk_loop, "CACHE_FEATURES", features)
+        monkeypatch.setattr(chunk_loop, "FLASH_FEATURES", features)
 
     return set_up
 
@@ -217,7 +217,7 @@ def test_saved_tensors_are_smaller_than_the_features():
 @pytest.mark.parametrize("native", [True, False], ids=["bf16-products", "float32-products"])
 @pytest.mark.parametrize("name", ["exponential", "power 2"])
 def test_bf16_with_and_without_native_products(name, native, monkeypatch):
-    monkeypatch.setattr(chunk_walk, "has_bf16_tiles", lambda device: native)
+    monkeypatch.setattr(chunk_loop, "has_bf16_tiles", lambda device: native)
     types, product = set(), chunk_sums.ChunkSums.product
     monkeypatch.setattr(
         chunk_sums.ChunkSums, "product", lambda self, a, b: (types.add(self.value_dtype), product(self, a, b))[1]

@@ -144,7 +144,7 @@ def test_second_derivatives_of_features():
 
 @pytest.mark.parametrize("normalised", [False, True], ids=["attenuated", "normalised"])
 def test_gradients_through_a_locality(normalised, monkeypatch):
-    """Walks over a grid have no rule for transforms. They use N x N weights there."""
+    """Sums over a grid have no rule for transforms. They use N x N weights there."""
     monkeypatch.setattr("performer_string.bias.table.FFT_ENTRIES", {"cpu": 100})
     monkeypatch.setattr("performer_string.bias.table.FFT_COST", 0.0 if normalised else 1e9)
     positions, phi = grid_positions((18, 18)), make_map("favor+", 2, 6)
@@ -181,8 +181,8 @@ def test_gradients_through_liere():
     ids=str,
 )
 def test_export_for_any_batch(options, monkeypatch):
-    """Also where a larger batch has its features in slabs; models of every part are in models/vit/test_export.py."""
-    monkeypatch.setitem(recompute.SLAB, "cpu", 1000)  # a batch of 2 has fewer features, one of 64 more
+    """Also where a larger batch has its features in chunks; models of every part are in models/vit/test_export.py."""
+    monkeypatch.setitem(recompute.CHUNK_FEATURES, "cpu", 1000)  # a batch of 2 has fewer features, one of 64 more
     model = vit(encoding="circulant-string", depth=1, **options).eval()
     batch = torch.export.Dim("batch", min=1, max=64)
     exported = torch.export.export(model, (torch.randn(2, 2, 16, 24),), dynamic_shapes=({0: batch},)).module()

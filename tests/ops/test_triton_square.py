@@ -11,7 +11,7 @@ from performer_string.ops import reference
 from performer_string.ops.forms import PolynomialKernel
 from performer_string.ops.polynomial_sums import summed_attention
 from performer_string.ops.triton import square
-from performer_string.ops.triton.square import triton_square_attention, why_unsupported
+from performer_string.ops.triton.square import triton_square_attention, why_square_unsupported
 from tests.helpers.maps import assert_batched_gradients
 from tests.helpers.triton_kernels import DEVICE, GPU, assert_compiled_and_checkpointed_equal, take_first_block_size
 
@@ -218,8 +218,8 @@ def test_backward_operator_says_how_its_results_lie_in_memory():
 
 def test_reasons_against_arguments():
     (q, k, v), mask = draw((1, 2, 5, 6, 16, 16))
-    assert why_unsupported(q, k, v, mask, interpreted=True) is None
-    assert GPU or "not on cpu" in why_unsupported(q, k, v, mask)
+    assert why_square_unsupported(q, k, v, mask, interpreted=True) is None
+    assert GPU or "not on cpu" in why_square_unsupported(q, k, v, mask)
     wide = torch.zeros(1, 2, 5, 130, device=DEVICE)
     for reason, arguments in [
         ("one type", (q.double(), k, v)),

@@ -11,8 +11,8 @@ from torch.utils.data import Dataset
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from performer_string.images.cover import Cover
 from performer_string.images.reading import why_unreadable
+from performer_string.images.resize import ResizeAndCrop
 from train.data.sizes import ONE, Views
 from train.data.videos import Frames, time_behind_channels
 from train.data.views import Crops
@@ -70,7 +70,7 @@ def image_transform(options: ImageData, size: Sequence[int], training: bool = Fa
         first.append(v2.PILToTensor())
     augment = options.augment if training else []
     if "resized-crop" not in augment:  # it resizes by itself
-        first.append(Cover((size[-2], size[-1])))
+        first.append(ResizeAndCrop((size[-2], size[-1])))
     if not options.in_memory:
         first += [AUGMENTATIONS[name](options) for name in augment]
     return v2.Compose([*first, *last])

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.tv_tensors import Mask
 
-from performer_string.images.cover import Cover
+from performer_string.images.resize import ResizeAndCrop
 from train.data.images import AUGMENTATIONS, Transformed
 from train.data.sizes import ONE, Views
 from train.data.unlabelled import IGNORED, VOID
@@ -55,7 +55,7 @@ def mask_transform(options: ImageData, size: Sequence[int], training: bool = Fal
         steps.append(PadTo(size))
         steps += [] if training else [v2.CenterCrop(list(size))]
     elif "resized-crop" not in augment:  # it resizes by itself
-        steps.append(Cover((size[0], size[1])))
+        steps.append(ResizeAndCrop((size[0], size[1])))
     return v2.Compose([*steps, *(AUGMENTATIONS[name](options) for name in augment)])
 
 

@@ -6,7 +6,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from performer_string.images.cover import Cover
+from performer_string.images.resize import ResizeAndCrop
 from train.data.sizes import Views
 
 
@@ -23,7 +23,7 @@ class Crops:
     def __init__(self, size: tuple[int, int], views: Views):
         self.views = views
         count = views.crops
-        self.covers = [Cover(size, 0.5 if count == 1 else crop / (count - 1)) for crop in range(count)]
+        self.covers = [ResizeAndCrop(size, 0.5 if count == 1 else crop / (count - 1)) for crop in range(count)]
 
     def __call__(self, frames: Tensor) -> Tensor:
         crops = torch.stack([cover(frames) for cover in self.covers])

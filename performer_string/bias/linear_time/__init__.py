@@ -8,9 +8,9 @@ Read in this order:
     window.py          the exact sum inside a window, over the tiles of tiles.py
     neighbours.py      the same on a GPU: windows of whole tiles, which neighbour_tiles.py cuts, in few large operations
     bilateral_grid.py  the sum of wide Gaussians through coarse nodes, with the operations of nodes.py
-    block_sum.py       the exact sum of an exponential decay of the L1 distance, by the walks of decay_walk.py,
-                       whose states are in walk_states.py and whose small matrices in decay_matrix.py
-    recompute.py       features of a slab of tokens at a time: `StoredFeatures` or `RecomputedFeatures`
+    block_sum.py       the exact sum of an exponential decay of the L1 distance, by the scans of decay_scan.py,
+                       whose states are in scan_states.py and whose small matrices in decay_matrix.py
+    recompute.py       features of a chunk of tokens at a time: `StoredFeatures` or `RecomputedFeatures`
 """
 
 from performer_string.bias.linear_time.inputs import SumInputs

@@ -33,7 +33,7 @@ from performer_string.bias.linear_time.nodes import (
     splat,
     to_cells,
 )
-from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, slab_size
+from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, chunk_features
 from performer_string.ops.layout import Grid, Triple
 from performer_string.utils.autograd import first_order
 from performer_string.utils.cache import memoized
@@ -185,7 +185,7 @@ def _splat_keys(
 
 def _parts(x: Tensor, source: FeatureSource, cells: Cells) -> list[slice]:
     """Return the cells whose features are in memory together."""
-    return chunk_slices(cells.total, max(1, slab_size(x.device) // (x.shape[1] * x.shape[2] * source.size)))
+    return chunk_slices(cells.total, max(1, chunk_features(x.device) // (x.shape[1] * x.shape[2] * source.size)))
 
 
 def _value_block(v: Tensor, source: FeatureSource, cells: Cells) -> int:

@@ -3,7 +3,7 @@
     out_i = sum_j lambda_ij phi(q_i)^T phi(k_j) v_j,   lambda_ij = prod_c a_c^|i_c - j_c|
 
 Each axis has one factor for sources before a target and one for sources behind it, so that decays may be directed. The
-grid is cut into blocks. Inside a block are N x N weights. All other pairs are summed by four walks (`decay_walk`).
+grid is cut into blocks. Inside a block are N x N weights. All other pairs are summed by four scans (`decay_scan`).
 Those from above and from below go over whole rows, and those from the left and from the right within the rows of the
 block. No pair is left out.
 
@@ -29,14 +29,14 @@ from performer_string.bias.linear_time.decay_matrix import (
     block_decay,
     block_gradient,
 )
-from performer_string.bias.linear_time.decay_walk import Consumer, Walk, wide
+from performer_string.bias.linear_time.decay_scan import Readout, Scan, wide
 from performer_string.bias.linear_time.inputs import SumInputs
-from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, slab_size
+from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, chunk_features
 from performer_string.utils.autograd import first_order
 
 
-class Walks:
-    """The walks that carry sums from outside of a block into it: from above, below, left and right.
+class Scans:
+    """The scans that carry sums from outside of a block into it: from above, below, left and right.
 
     Args:
         blocks, decays: blocks of the grid, and decays along both axes.
@@ -46,11 +46,11 @@ class Walks:
 
     def __init__(self, blocks: Blocks, decays: Decays, like: Tensor, learned: bool = False):
         down, right = decays
-        self.vertical = [Walk(blocks, True, back, down, right, like, learned) for back in (False, True)]
-        self.horizontal = [Walk(blocks, False, back, right, down, like, learned) for back in (False, True)]
+        self.vertical = [Scan(blocks, True, back, down, right, like, learned) for back in (False, True)]
+        self.horizontal = [Scan(blocks, False, back, right, down, like, learned) for back in (False, True)]
 
-    def of_sweep(self, sweep: int) -> list[Walk]:
-        """Return the walks of a sweep over the bands: 0 from above, 1 from below."""
+    def of_sweep(self, sweep: int) -> list[Scan]:
+        """Return the scans of a sweep over the bands: 0 from above, 1 from below."""
         return [self.vertical[sweep], *(self.horizontal if sweep == 0 else [])]
 
 
@@ -80,8 +80,8 @@ class _BlockSum(torch.autograd.Function):
         width, bands = v.shape[-1], len(q)
         total = v.new_zeros(v.shape[2], source.size, 1) if key_sums is None else key_sums  # [B, m, .]
         out = v.new_zeros(*v.shape[:-1], width + 1)
-        decay, walks = block_decay(blocks, decays).to(v), Walks(blocks, decays, v)
-        kept: list[tuple[Tensor, Tensor]] | None = [] if fits(q, source) else None
+        decay, scans = block_decay(blocks, decays).to(v), Scans(blocks, decays, v)
+        kept: list[tuple[Tensor, Tensor]] | None = [] if features_fit(q, source) else None
         for sweep, y in sweeps(bands):
             sums = out[y, ..., :width]
             if sweep == 1 and kept is not None:
@@ -98,8 +98,8 @@ class _BlockSum(torch.autograd.Function):
             if sweep == 1 or bands == 1:
                 out[y, ..., -total.shape[-1] :] += (fq @ total).view(*sums.shape[:-1], -1)
             fq, fk = (x.view(*sums.shape[:-1], -1) for x in (fq, fk))  # [X, B, h, w, m]
-            for walk in walks.of_sweep(sweep):
-                walk.visit(y, v[y], fk, [Consumer(fq, sums, of_rows=False)])
+            for scan in scans.of_sweep(sweep):
+                scan.visit(y, v[y], fk, [Readout(fq, sums, of_rows=False)])
         ctx.save_for_backward(log_factors, masked, q, k, v, total, *learned)
         return out
 
@@ -113,9 +113,9 @@ class _BlockSum(torch.autograd.Function):
         learned_grads = [torch.zeros_like(x) for x in learned]
         decay = block_decay(blocks, decays).to(v)
         pairs = torch.zeros_like(decay, dtype=wide(v))
-        there = Walks(blocks, decays, v, for_factors)
-        back = Walks(blocks, (decays[0].transposed(), decays[1].transposed()), v)
-        kept: list[tuple[Recomputed, Recomputed]] | None = [] if fits(q, source) else None
+        there = Scans(blocks, decays, v, for_factors)
+        back = Scans(blocks, (decays[0].transposed(), decays[1].transposed()), v)
+        kept: list[tuple[Recomputed, Recomputed]] | None = [] if features_fit(q, source) else None
         for sweep, y in sweeps(bands):
             if sweep == 1 and kept is not None:
                 queries, keys = kept.pop()
@@ -139,10 +139,10 @@ class _BlockSum(torch.autograd.Function):
             fq, fk, g, for_queries, for_keys = (
                 x.view(*v[y].shape[:-1], -1) for x in (fq, fk, g, queries.grad, keys.grad)
             )
-            for walk, transposed in zip(there.of_sweep(sweep), back.of_sweep(sweep), strict=True):
-                walk.visit(y, v[y], fk, [Consumer(g, for_queries, True, fq if for_factors else None)], (g, fq))
-                to_keys = Consumer(v[y], for_keys, True, fk if for_factors else None)
-                transposed.visit(y, g, fq, [to_keys, Consumer(fk, v_grad[y], False)])
+            for scan, transposed in zip(there.of_sweep(sweep), back.of_sweep(sweep), strict=True):
+                scan.visit(y, v[y], fk, [Readout(g, for_queries, True, fq if for_factors else None)], (g, fq))
+                to_keys = Readout(v[y], for_keys, True, fk if for_factors else None)
+                transposed.visit(y, g, fq, [to_keys, Readout(fk, v_grad[y], False)])
             if sweep == 0 and bands > 1 and kept is not None:
                 kept.append((queries, keys))
                 continue
@@ -150,7 +150,7 @@ class _BlockSum(torch.autograd.Function):
             k_grad[y] += keys.backward(learned, learned_grads).view(k[y].shape)
         factors_grad = None
         if for_factors:
-            factors_grad = walks_gradient(there, back).add_(block_gradient(blocks, decays, pairs)).to(log_factors)
+            factors_grad = scans_gradient(there, back).add_(block_gradient(blocks, decays, pairs)).to(log_factors)
         key_sums_grad = total_grad if ctx.has_key_sums else None
         return None, None, None, factors_grad, None, q_grad, k_grad, v_grad, key_sums_grad, *learned_grads
 
@@ -161,9 +161,9 @@ def sweeps(bands: int) -> list[tuple[int, int]]:
     return [*((0, y) for y in range(bands)), *((1, y) for y in up)]
 
 
-def fits(x: Tensor, source: FeatureSource) -> bool:
+def features_fit(x: Tensor, source: FeatureSource) -> bool:
     """Return whether the features of all tokens [Y, X, B, h, w, .] may be in memory, so that they are computed once."""
-    return x[..., 0].numel() * source.size <= slab_size(x.device)
+    return x[..., 0].numel() * source.size <= chunk_features(x.device)
 
 
 def flat(x: Tensor) -> Tensor:
@@ -171,21 +171,21 @@ def flat(x: Tensor) -> Tensor:
     return x.flatten(2, 3)
 
 
-def walks_gradient(there: Walks, back: Walks) -> Tensor:
+def scans_gradient(there: Scans, back: Scans) -> Tensor:
     """Return the gradients of the logarithms of the factors from outside of blocks: [2, 2], as `block_gradient`.
 
     Args:
-        there, back: walks, and walks with targets and sources exchanged.
+        there, back: scans, and scans with targets and sources exchanged.
     """
     total = torch.zeros(2, 2, dtype=torch.float64)
-    for axis, (walks, transposed) in enumerate(((there.vertical, back.vertical), (there.horizontal, back.horizontal))):
-        for side, (walk, other) in enumerate(zip(walks, transposed, strict=True)):
-            # Forward, sources of `walk` are before their targets, and i - j is the number of steps. In the transposed
-            # walk sources are the i and targets the j, so that there it is j - i.
+    for axis, (scans, transposed) in enumerate(((there.vertical, back.vertical), (there.horizontal, back.horizontal))):
+        for side, (scan, other) in enumerate(zip(scans, transposed, strict=True)):
+            # Forward, sources of `scan` are before their targets, and i - j is the number of steps. In the transposed
+            # scan sources are the i and targets the j, so that there it is j - i.
             sign = 1 - 2 * side
-            total[axis, side] += sign * float(walk.moment)
+            total[axis, side] += sign * float(scan.moment)
             total[axis, 1 - side] += sign * float(other.moment)
-            total[1 - axis] += walk.across_gradient()
+            total[1 - axis] += scan.across_gradient()
     return total
 
 

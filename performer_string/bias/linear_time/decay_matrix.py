@@ -115,17 +115,17 @@ class AxisDecay:
 
     def matrix(self, before: Tensor, behind: Tensor, valid: Tensor | None = None) -> DecayMatrix:
         """Return a_-^before a_+^behind of integers of at least 0, and 0 where not `valid`."""
-        value = power(self.before, before) * power(self.behind, behind)
+        value = decay_power(self.before, before) * decay_power(self.behind, behind)
         if valid is not None:
             value = torch.where(valid, value, 0.0)
         return DecayMatrix(value, before * value, behind * value)
 
     def mixing(self, lanes: int, linked: bool) -> DecayMatrix:
-        """Return the decays inside a chunk of lanes, and, if linked, from the lanes before and behind it.
+        """Return the decays inside the lanes of a block, and, if linked, from the lanes before and behind it.
 
         Returns:
             Decays, [lanes, lanes], or [lanes, lanes + 2]. The state from before is given at the last place before the
-            chunk, and the state from behind at the first place behind it.
+            block, and the state from behind at the first place behind it.
         """
         lane = torch.arange(lanes, dtype=torch.float64)
         steps = lane[:, None] - lane
@@ -137,25 +137,25 @@ class AxisDecay:
         return self.matrix(before, behind)
 
     def edges(self, lanes: int) -> DecayMatrix:
-        """Return the decays from each lane of a chunk to its last and to its first lane, [2, lanes]."""
+        """Return the decays from each lane of a block to its last and to its first lane, [2, lanes]."""
         lane, zero = torch.arange(lanes, dtype=torch.float64), torch.zeros(lanes, dtype=torch.float64)
         return self.matrix(torch.stack([lanes - 1 - lane, zero]), torch.stack([zero, lane]))
 
-    def links(self, lanes: int, chunks: int) -> tuple[DecayMatrix, DecayMatrix]:
-        """Return the decays between the edges of chunks, to each from those before and from those behind it.
+    def links(self, lanes: int, blocks: int) -> tuple[DecayMatrix, DecayMatrix]:
+        """Return the decays between the edges of blocks, to each from those before and from those behind it.
 
-        The first go from the last lane of a chunk to the last one before another. The second go from the first lane of
-        a chunk to the first one behind another. Each is [chunks, chunks].
+        The first go from the last lane of a block to the last one before another. The second go from the first lane of
+        a block to the first one behind another. Each is [blocks, blocks].
         """
-        chunk = torch.arange(chunks, dtype=torch.float64)
-        between = chunk[:, None] - chunk
+        block = torch.arange(blocks, dtype=torch.float64)
+        between = block[:, None] - block
         zero = torch.zeros_like(between)
         before = self.matrix((between - 1).clamp(min=0) * lanes, zero, between > 0)
         behind = self.matrix(zero, (-between - 1).clamp(min=0) * lanes, between < 0)
         return before, behind
 
 
-def power(log: float, exponent: Tensor) -> Tensor:
+def decay_power(log: float, exponent: Tensor) -> Tensor:
     """Return exp(log exponent) of exponents of at least 0; 1 for the exponent 0 also where the log is -inf."""
     return torch.where(exponent == 0, 1.0, torch.where(exponent == 0, 1.0, exponent).mul(log).exp())
 

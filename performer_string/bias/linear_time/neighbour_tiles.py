@@ -1,6 +1,6 @@
 """Tiles of a grid and the whole tiles around them, for sums over neighbours: how a grid is cut, and views as tiles.
 
-All of it depends on the grid, the radius and the size of a slab alone. It is computed once and cached.
+All of it depends on the grid, the radius and the size of a chunk alone. It is computed once and cached.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def from_tiles(tiles: Tensor, tile: Triple, pads: Pads) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Slab:
+class NeighbourChunk:
     """Some rows of tiles, and the keys around them.
 
     Attributes:
@@ -100,8 +100,8 @@ class Slab:
 
 
 @memoized(64)
-def cut_slabs(grid: Grid, tiling: Tiling, max_tokens: int) -> tuple[Slab, ...]:
-    """Return slabs of about `max_tokens` tokens, or of one row of tiles; one slab where all tokens fit."""
+def neighbour_chunks(grid: Grid, tiling: Tiling, max_tokens: int) -> tuple[NeighbourChunk, ...]:
+    """Return chunks of about `max_tokens` tokens, or of one row of tiles; one chunk where all tokens fit."""
     (n0, n1, n2), a0 = grid.shape, tiling.tile[0]
     rows = tiling.counts[0] if max_tokens >= grid.tokens else max(1, max_tokens // (n1 * n2 * a0))
     halo = tiling.reach[0] * a0
@@ -112,7 +112,7 @@ def cut_slabs(grid: Grid, tiling: Tiling, max_tokens: int) -> tuple[Slab, ...]:
         start, stop = first * a0, (first + count) * a0
         low, high = max(0, start - halo), min(n0, stop + halo)
         result.append(
-            Slab(
+            NeighbourChunk(
                 rows=count,
                 tokens=slice(start * n1 * n2, min(n0, stop) * n1 * n2),
                 keys=slice(low * n1 * n2, high * n1 * n2),

@@ -5,7 +5,7 @@ is one batched product over all tiles, heads and samples. A CPU prefers windows 
 
     out_i = sum over neighbours p of sum_(j in the tile at p) lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j
 
-Only the features of one slab of tiles and of the keys around it are in memory. The backward pass computes them again.
+Only the features of one chunk of tiles and of the keys around it are in memory. The backward pass computes them again.
 Time is N W (m + d) for W tokens in a tile and its neighbours, memory N d. Source: the project's own.
 """
 
@@ -17,12 +17,19 @@ import torch
 from torch import Tensor
 
 from performer_string.bias.linear_time.inputs import SumInputs
-from performer_string.bias.linear_time.neighbour_tiles import Pads, Slab, Tiling, cut_slabs, from_tiles, to_tiles
+from performer_string.bias.linear_time.neighbour_tiles import (
+    NeighbourChunk,
+    Pads,
+    Tiling,
+    from_tiles,
+    neighbour_chunks,
+    to_tiles,
+)
 from performer_string.bias.linear_time.recompute import (
     FeatureSource,
     Recomputed,
     add_gradients_of_key_sums,
-    slab_tokens,
+    chunk_tokens,
 )
 from performer_string.bias.linear_time.window import Bias
 from performer_string.ops.layout import Grid
@@ -82,17 +89,17 @@ class _NeighbourSum(torch.autograd.Function):
         ctx.save_for_backward(table, masked, q, k, v, key_sums, *learned)
         ctx.source, ctx.grid, ctx.tiling, ctx.products = source, grid, tiling, products
         out = v.new_zeros(*v.shape[:-1], v.shape[-1] + 1)
-        for slab in _slabs(q, source, grid, tiling):
-            fq = source.queries(q[:, :, slab.tokens])
-            fk = source.keys(k[:, :, slab.keys], None if masked is None else masked[:, :, slab.keys])
-            queries = _tiles(fq, slab.query_pads, grid, tiling).to(products)
-            keys, values = (_tiles(x, slab.key_pads, grid, tiling).to(products) for x in (fk, v[:, :, slab.keys]))
+        for chunk in _chunks(q, source, grid, tiling):
+            fq = source.queries(q[:, :, chunk.tokens])
+            fk = source.keys(k[:, :, chunk.keys], None if masked is None else masked[:, :, chunk.keys])
+            queries = _tiles(fq, chunk.query_pads, grid, tiling).to(products)
+            keys, values = (_tiles(x, chunk.key_pads, grid, tiling).to(products) for x in (fk, v[:, :, chunk.keys]))
             tiles = v.new_zeros(*queries.shape[:-1], v.shape[-1])
-            for decay, at in zip(table, tiling.neighbours(slab.rows), strict=True):
+            for decay, at in zip(table, tiling.neighbours(chunk.rows), strict=True):
                 tiles += (queries @ keys[at].mT).mul_(decay) @ values[at]
-            out[:, :, slab.tokens, :-1] = from_tiles(tiles, tiling.tile, slab.query_pads)
+            out[:, :, chunk.tokens, :-1] = from_tiles(tiles, tiling.tile, chunk.query_pads)
             total = fk.sum(2)[..., None] if key_sums is None else key_sums  # [B, H, m, 1 or d + 1]
-            out[:, :, slab.tokens, -total.shape[-1] :] += fq @ total
+            out[:, :, chunk.tokens, -total.shape[-1] :] += fq @ total
         return out
 
     @staticmethod
@@ -102,34 +109,34 @@ class _NeighbourSum(torch.autograd.Function):
         source, grid, tiling, products = ctx.source, ctx.grid, ctx.tiling, ctx.products
         q_grad, k_grad, v_grad, table_grad, *learned_grads = (torch.zeros_like(x) for x in (q, k, v, table, *learned))
         key_sums_grad = None if key_sums is None else torch.zeros_like(key_sums)
-        for slab in _slabs(q, source, grid, tiling):
-            kept = Recomputed(source.queries, q[:, :, slab.tokens])
-            around = Recomputed(source.keys, k[:, :, slab.keys], None if masked is None else masked[:, :, slab.keys])
-            g = gradient[:, :, slab.tokens]
-            fq, dout = (_tiles(x, slab.query_pads, grid, tiling).to(products) for x in (kept.features, g[..., :-1]))
+        for chunk in _chunks(q, source, grid, tiling):
+            kept = Recomputed(source.queries, q[:, :, chunk.tokens])
+            around = Recomputed(source.keys, k[:, :, chunk.keys], None if masked is None else masked[:, :, chunk.keys])
+            g = gradient[:, :, chunk.tokens]
+            fq, dout = (_tiles(x, chunk.query_pads, grid, tiling).to(products) for x in (kept.features, g[..., :-1]))
             fk, values = (
-                _tiles(x, slab.key_pads, grid, tiling).to(products) for x in (around.features, v[:, :, slab.keys])
+                _tiles(x, chunk.key_pads, grid, tiling).to(products) for x in (around.features, v[:, :, chunk.keys])
             )
             dq, dk, dv = (torch.zeros_like(x, dtype=q.dtype) for x in (fq, fk, values))
-            for decay, decay_grad, at in zip(table, table_grad, tiling.neighbours(slab.rows), strict=True):
+            for decay, decay_grad, at in zip(table, table_grad, tiling.neighbours(chunk.rows), strict=True):
                 scores, inner = fq @ fk[at].mT, dout @ values[at].mT  # [B, H, T_0, T_1, T_2, A, A]
                 decay_grad += (scores.to(q.dtype) * inner).sum((0, 2, 3, 4))[:, None, None, None]
                 scores, inner = scores.mul_(decay), inner.mul_(decay)
                 dq += inner @ fk[at]
                 dk[at] += inner.mT @ fq
                 dv[at] += scores.mT @ dout
-            kept.grad = from_tiles(dq, tiling.tile, slab.query_pads)
-            around.grad = from_tiles(dk, tiling.tile, slab.key_pads)
+            kept.grad = from_tiles(dq, tiling.tile, chunk.query_pads)
+            around.grad = from_tiles(dk, tiling.tile, chunk.key_pads)
             add_gradients_of_key_sums(kept, around, g, key_sums, key_sums_grad)
-            q_grad[:, :, slab.tokens] = kept.backward(learned, learned_grads)
-            k_grad[:, :, slab.keys] += around.backward(learned, learned_grads)
-            v_grad[:, :, slab.keys] += from_tiles(dv, tiling.tile, slab.key_pads)
+            q_grad[:, :, chunk.tokens] = kept.backward(learned, learned_grads)
+            k_grad[:, :, chunk.keys] += around.backward(learned, learned_grads)
+            v_grad[:, :, chunk.keys] += from_tiles(dv, tiling.tile, chunk.key_pads)
         return None, None, None, None, table_grad, None, q_grad, k_grad, v_grad, key_sums_grad, *learned_grads
 
 
-def _slabs(q: Tensor, source: FeatureSource, grid: Grid, tiling: Tiling) -> tuple[Slab, ...]:
-    """Return the slabs whose features of queries [B, H, N, .] are in memory together."""
-    return cut_slabs(grid, tiling, slab_tokens(q, source.size))
+def _chunks(q: Tensor, source: FeatureSource, grid: Grid, tiling: Tiling) -> tuple[NeighbourChunk, ...]:
+    """Return the chunks whose features of queries [B, H, N, .] are in memory together."""
+    return neighbour_chunks(grid, tiling, chunk_tokens(q, source.size))
 
 
 def _tiles(x: Tensor, pads: Pads, grid: Grid, tiling: Tiling) -> Tensor:
@@ -148,7 +155,7 @@ def neighbour_sum(inputs: SumInputs, bias: Bias, tiling: Tiling) -> Tensor:
         Sums, [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
     source, grid, v = inputs.source, inputs.grid, inputs.v
-    if inputs.key_sums is None and len(_slabs(inputs.q, source, grid, tiling)) > 1:
+    if inputs.key_sums is None and len(_chunks(inputs.q, source, grid, tiling)) > 1:
         raise ValueError("key_sums are needed where the features of all tokens are not in memory together.")
     table = neighbour_table(bias, grid, tiling, v)
     out: Tensor = _NeighbourSum.apply(source, grid, tiling, inputs.products or v.dtype, table, *inputs.tensors)

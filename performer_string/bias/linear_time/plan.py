@@ -15,7 +15,7 @@ from torch import Tensor
 
 from performer_string.bias.linear_time.bilateral_grid import MIN_VALUE_BLOCK, cell_shape, make_cells
 from performer_string.bias.linear_time.decay_matrix import Blocks, make_blocks
-from performer_string.bias.linear_time.recompute import slab_size
+from performer_string.bias.linear_time.recompute import chunk_features
 from performer_string.bias.linear_time.tiles import count_products, radius_in_tokens
 from performer_string.bias.offsets import check_axes
 from performer_string.ops.layout import Grid, Triple
@@ -88,7 +88,7 @@ def block_cost(blocks: Blocks, features: int, width: int) -> float:
     tokens, state = blocks.places, features * width
     cost = BLOCKS_COST + tokens * blocks.height * blocks.width * (features + width + 2 * MEMORY_COST)
     for size, lanes, steps in ((blocks.height, blocks.width, 0), (blocks.width, blocks.height, 1)):
-        if blocks.counts[steps] > 1:  # two walks, each with an update, a product, and the mixing of the lanes' states
+        if blocks.counts[steps] > 1:  # two scans, each with an update, a product, and the mixing of the lanes' states
             cost += 2 * tokens * state * (2 + lanes / size) + 2 * tokens / size * (state * MEMORY_COST + CALL_COST)
     return cost
 
@@ -111,7 +111,7 @@ def cheapest_plan(splits: tuple[Split, ...], grid: Grid, features: int, width: i
     return cheapest
 
 
-def choose(bias: RelativeBias, grid: Grid, features: int, width: int) -> list[Plan]:
+def choose_plans(bias: RelativeBias, grid: Grid, features: int, width: int) -> list[Plan]:
     """Return the cheapest plan for each head.
 
     Args:
@@ -157,7 +157,7 @@ def scaled_to_first(grid: Grid, widths: list[float]) -> Grid:
 
 
 def group_heads(plans: list[Plan], grid: Grid, features: int, v: Tensor) -> list[tuple[Plan, list[int]]]:
-    """Return groups of heads that are computed together: heads of the same plan, as many as one slab has room for.
+    """Return groups of heads that are computed together: heads of the same plan, as many as one chunk has room for.
 
     A window needs room for its rows and for twice as many around them; nodes and blocks take one head after
     another anyway.
@@ -173,7 +173,7 @@ def group_heads(plans: list[Plan], grid: Grid, features: int, v: Tensor) -> list
         heads = [h for h, other in enumerate(plans) if other == plan]
         size = len(heads)
         if plan.radius is not None:
-            row, room, rows = len(v) * grid.shape[1] * grid.shape[2] * features, slab_size(v.device), grid.shape[0]
+            row, room, rows = len(v) * grid.shape[1] * grid.shape[2] * features, chunk_features(v.device), grid.shape[0]
             if row * rows > room:
                 rows = min(rows, 6 * plan.radius[0] + 1)
             size = max(1, room // (row * rows))

@@ -1,6 +1,6 @@
-"""Features of a slab of tokens at a time, so that those of all tokens, N x m, are never in memory.
+"""Features of a chunk of tokens at a time, so that those of all tokens, N x m, are never in memory.
 
-A slab is a number of consecutive tokens. A sum over a grid asks for the features of some tokens and says later what
+A chunk is a number of consecutive tokens. A sum over a grid asks for the features of some tokens and says later what
 their gradient is. In between only the tokens are saved, and the features are computed again.
 """
 
@@ -19,17 +19,17 @@ from performer_string.feature_maps.random import check_draw, versions
 from performer_string.utils._compat import tensors_of
 from performer_string.utils.numerics import chunk_slices
 
-SLAB = {"cpu": 2**21, "cuda": 2**26}  # features in memory at a time: on a CPU the fastest of the sizes tried
+CHUNK_FEATURES = {"cpu": 2**21, "cuda": 2**26}  # features in memory at a time: on a CPU the fastest of the sizes tried
 
 
-def slab_size(device: torch.device) -> int:
+def chunk_features(device: torch.device) -> int:
     """Return the number of features that may be in memory at a time."""
-    return SLAB.get(device.type, SLAB["cpu"])
+    return CHUNK_FEATURES.get(device.type, CHUNK_FEATURES["cpu"])
 
 
-def slab_tokens(x: Tensor, size: int) -> int:
-    """Return the number of the tokens [B, H, N, .] in a slab, with `size` features each: one at least."""
-    return max(1, slab_size(x.device) // (x.shape[0] * x.shape[1] * size))
+def chunk_tokens(x: Tensor, size: int) -> int:
+    """Return the number of the tokens [B, H, N, .] in a chunk, with `size` features each: one at least."""
+    return max(1, chunk_features(x.device) // (x.shape[0] * x.shape[1] * size))
 
 
 class FeatureSource(Protocol):
@@ -181,12 +181,12 @@ class Recomputed:
 def add_gradients_of_key_sums(
     queries: Recomputed, keys: Recomputed, gradient: Tensor, key_sums: Tensor | None, key_sums_grad: Tensor | None
 ) -> None:
-    """Add the gradients of fq . key_sums, which is in the last columns of the output of a slab.
+    """Add the gradients of fq . key_sums, which is in the last columns of the output of a chunk.
 
     Args:
-        queries, keys: queries and keys of the slab, with the gradients of the sum with lambda; added to in place.
-        gradient: gradient of the slab's output, [B, H, n, d + 1].
-        key_sums: sums over keys, see `SumInputs`; None for the sum over the slab's keys, whose last column it is.
+        queries, keys: queries and keys of the chunk, with the gradients of the sum with lambda; added to in place.
+        gradient: gradient of the chunk's output, [B, H, n, d + 1].
+        key_sums: sums over keys, see `SumInputs`; None for the sum over the chunk's keys, whose last column it is.
         key_sums_grad: gradient of `key_sums`, added to in place; None without it.
     """
     total = keys.features.sum(2)[..., None] if key_sums is None else key_sums
@@ -200,7 +200,7 @@ def add_gradients_of_key_sums(
 
 
 def largest_scale(phi: FeatureMap, k: Tensor, masked: Tensor | None) -> Tensor:
-    """Return the map's `key_scale` of all keys [B, H, N, d] that take part, slab by slab: [B, H, 1, 1 or m]."""
+    """Return the map's `key_scale` of all keys [B, H, N, d] that take part, chunk by chunk: [B, H, 1, 1 or m]."""
     scale: Tensor | None = None
     for tokens in _slices(phi.num_features, k):
         part = phi.key_scale(k[:, :, tokens], None if masked is None else masked[:, :, tokens])
@@ -210,7 +210,7 @@ def largest_scale(phi: FeatureMap, k: Tensor, masked: Tensor | None) -> Tensor:
 
 
 def sum_keys(source: FeatureSource, k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
-    """Return sum_j phi(k_j) v_j^T of keys [B, H, N, d] and values [B, H, N, e], slab by slab: [B, H, m, e]."""
+    """Return sum_j phi(k_j) v_j^T of keys [B, H, N, d] and values [B, H, N, e], chunk by chunk: [B, H, m, e]."""
 
     def part(k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
         return source.keys(k, masked).mT @ v
@@ -231,5 +231,5 @@ def sum_keys(source: FeatureSource, k: Tensor, v: Tensor, masked: Tensor | None)
 
 
 def _slices(size: int, k: Tensor) -> list[slice]:
-    """Return the tokens of each slab of keys [B, H, N, d] with `size` features."""
-    return chunk_slices(k.shape[2], slab_tokens(k, size))
+    """Return the tokens of each chunk of keys [B, H, N, d] with `size` features."""
+    return chunk_slices(k.shape[2], chunk_tokens(k, size))

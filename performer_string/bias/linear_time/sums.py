@@ -14,8 +14,8 @@ from performer_string.bias.linear_time.block_sum import block_sum
 from performer_string.bias.linear_time.inputs import SumInputs
 from performer_string.bias.linear_time.neighbour_tiles import make_tiling
 from performer_string.bias.linear_time.neighbours import neighbour_sum, prefers_neighbours
-from performer_string.bias.linear_time.plan import Plan, choose, group_heads
-from performer_string.bias.linear_time.recompute import RecomputedFeatures, largest_scale, slab_size, sum_keys
+from performer_string.bias.linear_time.plan import Plan, choose_plans, group_heads
+from performer_string.bias.linear_time.recompute import RecomputedFeatures, chunk_features, largest_scale, sum_keys
 from performer_string.bias.linear_time.window import window_sum
 from performer_string.feature_maps import FeatureMap
 from performer_string.ops.layout import Grid, TokenLayout
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def decayed_attention(
     bias: RelativeBias, phi: FeatureMap, q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, grid: Grid
 ) -> Tensor:
-    """Return linear attention with a relative bias, a few samples and a slab of tokens at a time.
+    """Return linear attention with a relative bias, a few samples and a chunk of tokens at a time.
 
     Args:
         bias: relative bias lambda, in the numerator, and in the denominator if it is normalised.
@@ -42,7 +42,7 @@ def decayed_attention(
     """
     dtype = torch.promote_types(k.dtype, torch.float32)
     products = torch.bfloat16 if v.dtype == torch.bfloat16 else dtype
-    samples = max(1, slab_size(k.device) // (k.shape[1] * k.shape[2] * phi.num_features))
+    samples = max(1, chunk_features(k.device) // (k.shape[1] * k.shape[2] * phi.num_features))
     # The gradient of each slice would be as large as all samples; that of a split is not.
     groups = [x.to(dtype).split(samples) for x in (q, k, v)]
     masks = [None] * len(k) if layout.mask is None else (~layout.mask)[:, None, :, None].split(samples)
@@ -55,7 +55,7 @@ def decayed_attention(
 
 
 def _attend_group(inputs: SumInputs, bias: RelativeBias, num_prefix: int) -> Tensor:
-    """Return `decayed_attention` of samples whose slabs are in memory together.
+    """Return `decayed_attention` of samples whose chunks are in memory together.
 
     Args:
         inputs: inputs with the prefix tokens before those of the grid.
@@ -93,7 +93,7 @@ def decayed_sum(bias: RelativeBias, inputs: SumInputs) -> Tensor:
     """
     outs: dict[int, Tensor] = {}
     components, size, v = bias.components(), inputs.source.size, inputs.v
-    for plan, heads in group_heads(choose(bias, inputs.grid, size, v.shape[-1]), inputs.grid, size, v):
+    for plan, heads in group_heads(choose_plans(bias, inputs.grid, size, v.shape[-1]), inputs.grid, size, v):
         out = _sum_by_plan(inputs.select_heads(heads), bias, components, plan, heads)
         if len(heads) == inputs.heads:
             return out
@@ -129,8 +129,8 @@ def _sum_by_plan(
     if plan.radius is None:
         assert plan.cell is not None
         return grid_sum(inputs, amplitudes, widths, plan.cell)
-    several_slabs = slab_size(v.device) < v[..., 0].numel() * inputs.source.size
-    if inputs.key_sums is None and several_slabs:
+    several_chunks = chunk_features(v.device) < v[..., 0].numel() * inputs.source.size
+    if inputs.key_sums is None and several_chunks:
         ones = v.new_ones(1, 1, 1, 1).expand(*v.shape[:-1], 1)
         inputs = replace(inputs, key_sums=sum_keys(inputs.source, inputs.k, ones, inputs.masked))
     tiling = make_tiling(grid, plan.radius) if prefers_neighbours(v.device) else None

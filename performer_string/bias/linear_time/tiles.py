@@ -1,10 +1,10 @@
 """Tiles of a grid and the windows around them: which tokens share a window, and views of them.
 
-The grid is cut in three steps. A slab is some whole rows of tiles along the first axis, so that its tokens are
-contiguous. A band is all tiles of a slab in the same place along the other two axes. A run is the tiles of a band
+The grid is cut in three steps. A chunk is some whole rows of tiles along the first axis, so that its tokens are
+contiguous. A band is all tiles of a chunk in the same place along the other two axes. A run is the tiles of a band
 whose windows have the same shape: those inside the grid, or one tile at an edge.
 
-All of it depends on the grid, the radius and the size of a slab alone. It is computed once and cached.
+All of it depends on the grid, the radius and the size of a chunk alone. It is computed once and cached.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Run:
     Attributes:
         count: number T of tiles.
         tile: shape of each tile, a_0, a_1, a_2; A is their product.
-        index: index of the tiles in a slab [B, H, n_0, n_1, n_2, c].
+        index: index of the tiles in a chunk [B, H, n_0, n_1, n_2, c].
         first_row: first row of the first window, counted in its band.
         rows: number of rows of each window; W is rows times the columns of the band.
         table_index: index of the window in the table [H, a_0, a_1, a_2, w_0, w_1, w_2].
@@ -88,13 +88,13 @@ class Run:
     rows: int
     table_index: Index
 
-    def tiles(self, slab: Tensor) -> Tensor:
+    def tiles(self, chunk: Tensor) -> Tensor:
         """Return the tokens of each tile, [B, H, n_0, n_1, n_2, c] -> [B, H, T, A, c]."""
-        return slab[self.index].unflatten(2, (self.count, self.tile[0])).flatten(3, 5)
+        return chunk[self.index].unflatten(2, (self.count, self.tile[0])).flatten(3, 5)
 
-    def put(self, slab: Tensor, tiles: Tensor) -> None:
-        """Write tiles [B, H, T, A, c] to their places in a slab [B, H, n_0, n_1, n_2, c]."""
-        slab[self.index] = tiles.unflatten(3, self.tile).flatten(2, 3)
+    def put(self, chunk: Tensor, tiles: Tensor) -> None:
+        """Write tiles [B, H, T, A, c] to their places in a chunk [B, H, n_0, n_1, n_2, c]."""
+        chunk[self.index] = tiles.unflatten(3, self.tile).flatten(2, 3)
 
     def windows(self, band: Tensor) -> Tensor:
         """Return the window of each tile as an overlapping view, [B, H, n_0, w_1 w_2, c] -> [B, H, T, W, c]."""
@@ -110,7 +110,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Band:
-    """The tiles of a slab in one place along the last two axes.
+    """The tiles of a chunk in one place along the last two axes.
 
     Attributes:
         columns: index of the window along the last two axes.
@@ -126,13 +126,13 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Slab:
+class WindowChunk:
     """Whole rows of tiles, and the tokens that their windows reach.
 
     Attributes:
         tokens, window: slices of the queries and of the keys among the grid's tokens.
         shape, window_shape: shapes of both as grids.
-        bands: all tiles of the slab.
+        bands: all tiles of the chunk.
     """
 
     tokens: slice
@@ -143,8 +143,8 @@ class Slab:
 
 
 @memoized(32)
-def slabs(grid: Grid, radius: Triple, max_tokens: int) -> tuple[Slab, ...]:
-    """Return slabs of at most `max_tokens` tokens, or of one row of tiles; one slab where all tokens fit."""
+def window_chunks(grid: Grid, radius: Triple, max_tokens: int) -> tuple[WindowChunk, ...]:
+    """Return chunks of at most `max_tokens` tokens, or of one row of tiles; one chunk where all tokens fit."""
     n0, n1, n2 = grid.shape
     tile, row_tokens = tile_shape(grid), n1 * n2
     rows = n0 if max_tokens >= grid.tokens else max(1, max_tokens // row_tokens // tile[0]) * tile[0]
@@ -152,10 +152,10 @@ def slabs(grid: Grid, radius: Triple, max_tokens: int) -> tuple[Slab, ...]:
     for start, stop, low, high in spans(n0, rows, radius[0]):
         tile_rows = [span for span in spans(n0, tile[0], radius[0]) if start <= span.start < stop]
         relative = tuple(Span(*(x - start for x in span)) for span in tile_rows)
-        if relative not in cuts:  # all slabs inside a grid are cut in the same way
+        if relative not in cuts:  # all chunks inside a grid are cut in the same way
             cuts[relative] = _bands(relative, grid, radius)
         result.append(
-            Slab(
+            WindowChunk(
                 tokens=slice(start * row_tokens, stop * row_tokens),
                 window=slice(low * row_tokens, high * row_tokens),
                 shape=(stop - start, n1, n2),
@@ -167,7 +167,7 @@ def slabs(grid: Grid, radius: Triple, max_tokens: int) -> tuple[Slab, ...]:
 
 
 def _bands(tile_rows: tuple[Span, ...], grid: Grid, radius: Triple) -> tuple[Band, ...]:
-    """Return the bands of a slab, whose rows of tiles count from its first row."""
+    """Return the bands of a chunk, whose rows of tiles count from its first row."""
     _, tile1, tile2 = tile_shape(grid)
     groups = [list(group) for _, group in itertools.groupby(tile_rows, key=lambda s: [x - s.start for x in s])]
     return tuple(
@@ -180,7 +180,7 @@ def _bands(tile_rows: tuple[Span, ...], grid: Grid, radius: Triple) -> tuple[Ban
     )
 
 
-def _run(group: list[Span], span1: Span, span2: Span, radius: Triple, slab_low: int) -> Run:
+def _run(group: list[Span], span1: Span, span2: Span, radius: Triple, chunk_low: int) -> Run:
     """Return the run of a group of rows of tiles with equal windows, in the band of `span1` and `span2`."""
     first, last = group[0], group[-1]
     axes = (first, span1, span2)
@@ -192,7 +192,7 @@ def _run(group: list[Span], span1: Span, span2: Span, radius: Triple, slab_low: 
         count=len(group),
         tile=(a0, a1, a2),
         index=(ALL, ALL, slice(first.start, last.stop), *(slice(span.start, span.stop) for span in (span1, span2))),
-        first_row=first.low - slab_low,
+        first_row=first.low - chunk_low,
         rows=first.high - first.low,
         table_index=(ALL, slice(a0), slice(a1), slice(a2), *window),
     )

@@ -1,7 +1,7 @@
 """A bias of short range over a grid: sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j by tiles and their windows.
 
 The tokens of a tile share one window: the tile and `radius` tokens around it. Products of features inside it are exact,
-and pairs outside it are left out. Only the features of one slab of tiles and of the keys around it are in memory. The
+and pairs outside it are left out. Only the features of one chunk of tiles and of the keys around it are in memory. The
 backward pass computes them again. Time is N w^C (m + d), memory N d. Source: the project's own.
 """
 
@@ -18,9 +18,9 @@ from performer_string.bias.linear_time.recompute import (
     FeatureSource,
     Recomputed,
     add_gradients_of_key_sums,
-    slab_tokens,
+    chunk_tokens,
 )
-from performer_string.bias.linear_time.tiles import Run, Slab, batches, slabs, tile_shape
+from performer_string.bias.linear_time.tiles import Run, WindowChunk, batches, tile_shape, window_chunks
 from performer_string.ops.layout import Grid, Triple
 from performer_string.utils.autograd import first_order
 
@@ -76,12 +76,12 @@ class _WindowSum(torch.autograd.Function):
         ctx.source, ctx.grid, ctx.radius = source, grid, radius
         width = v.shape[-1]
         out = v.new_zeros(*v.shape[:-1], width + 1)
-        for slab in _slabs(q, source, grid, radius):
-            fq = source.queries(q[:, :, slab.tokens])
-            fk = source.keys(k[:, :, slab.window], None if masked is None else masked[:, :, slab.window])
-            q_grid, out_grid = fq.unflatten(2, slab.shape), out[:, :, slab.tokens, :width].unflatten(2, slab.shape)
-            k_grid, v_grid = (x.unflatten(2, slab.window_shape) for x in (fk, v[:, :, slab.window]))
-            for band in slab.bands:
+        for chunk in _chunks(q, source, grid, radius):
+            fq = source.queries(q[:, :, chunk.tokens])
+            fk = source.keys(k[:, :, chunk.window], None if masked is None else masked[:, :, chunk.window])
+            q_grid, out_grid = fq.unflatten(2, chunk.shape), out[:, :, chunk.tokens, :width].unflatten(2, chunk.shape)
+            k_grid, v_grid = (x.unflatten(2, chunk.window_shape) for x in (fk, v[:, :, chunk.window]))
+            for band in chunk.bands:
                 k_band, v_band = band.window_rows(k_grid), band.window_rows(v_grid)
                 for run in band.runs:
                     decay, queries = _table_of(run, table), run.tiles(q_grid)  # [H, A, W], [B, H, T, A, m]
@@ -91,7 +91,7 @@ class _WindowSum(torch.autograd.Function):
                         tiles[i] = (queries[i] @ keys[i].mT).mul_(decay[h]) @ values[i]
                     run.put(out_grid, tiles)
             total = fk.sum(2)[..., None] if key_sums is None else key_sums
-            out[:, :, slab.tokens, -total.shape[-1] :] += fq @ total
+            out[:, :, chunk.tokens, -total.shape[-1] :] += fq @ total
         return out
 
     @staticmethod
@@ -101,19 +101,19 @@ class _WindowSum(torch.autograd.Function):
         source, width = ctx.source, v.shape[-1]
         q_grad, k_grad, v_grad, table_grad, *learned_grads = (torch.zeros_like(x) for x in (q, k, v, table, *learned))
         key_sums_grad = None if key_sums is None else torch.zeros_like(key_sums)
-        for slab in _slabs(q, source, ctx.grid, ctx.radius):
-            tokens, window = slab.tokens, slab.window
+        for chunk in _chunks(q, source, ctx.grid, ctx.radius):
+            tokens, window = chunk.tokens, chunk.window
             queries = Recomputed(source.queries, q[:, :, tokens])
             keys = Recomputed(source.keys, k[:, :, window], None if masked is None else masked[:, :, window])
             queries.grad, keys.grad = torch.empty_like(queries.features), torch.zeros_like(keys.features)
             q_grid, g_grid, dq_grid = (
-                x.unflatten(2, slab.shape) for x in (queries.features, gradient[:, :, tokens, :width], queries.grad)
+                x.unflatten(2, chunk.shape) for x in (queries.features, gradient[:, :, tokens, :width], queries.grad)
             )
             k_grid, v_grid, dk_grid, dv_grid = (
-                x.unflatten(2, slab.window_shape)
+                x.unflatten(2, chunk.window_shape)
                 for x in (keys.features, v[:, :, window], keys.grad, v_grad[:, :, window])
             )
-            for band in slab.bands:
+            for band in chunk.bands:
                 k_band, v_band = band.window_rows(k_grid), band.window_rows(v_grid)
                 dk_band, dv_band = torch.zeros_like(k_band), torch.zeros_like(v_band)
                 for run in band.runs:
@@ -139,9 +139,9 @@ class _WindowSum(torch.autograd.Function):
         return None, None, None, table_grad, None, q_grad, k_grad, v_grad, key_sums_grad, *learned_grads
 
 
-def _slabs(q: Tensor, source: FeatureSource, grid: Grid, radius: Triple) -> tuple[Slab, ...]:
-    """Return the slabs whose features of queries [B, H, N, .] are in memory together."""
-    return slabs(grid, radius, slab_tokens(q, source.size))
+def _chunks(q: Tensor, source: FeatureSource, grid: Grid, radius: Triple) -> tuple[WindowChunk, ...]:
+    """Return the chunks whose features of queries [B, H, N, .] are in memory together."""
+    return window_chunks(grid, radius, chunk_tokens(q, source.size))
 
 
 def _table_of(run: Run, table: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ def window_sum(inputs: SumInputs, bias: Bias, radius: Triple) -> Tensor:
     """Return sum over |p_i - p_j| <= radius of lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j, with one more column.
 
     Args:
-        inputs: tokens and values; with `key_sums` where the features of all keys are more than one slab.
+        inputs: tokens and values; with `key_sums` where the features of all keys are more than one chunk.
         bias: function that returns lambda of offsets [..., 3] in patches, [H, ...]; differentiable in its parameters.
         radius: number of tokens along each axis that the window of every query contains at least.
 

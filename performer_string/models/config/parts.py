@@ -20,7 +20,7 @@ MAX_TEMPERATURE = 16.0
 PositionUnit = Literal["patch", "image", "half-image", "raster"]
 
 
-def check_part(kind: str, option: str, name: str, table: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def check_named_part(kind: str, option: str, name: str, table: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Check a name in a registry and its options.
 
     Args:
@@ -86,7 +86,7 @@ class AttentionConfig:
         for name in self.kinds_of_attention():
             check_attention_name(name)
         self.feature_map = current_name("feature map", self.feature_map)
-        check_part("feature map", "feature_options", self.feature_map, FEATURE_MAPS, self.feature_options)
+        check_named_part("feature map", "feature_options", self.feature_map, FEATURE_MAPS, self.feature_options)
         check_positive("max_temperature", self.max_temperature)
         if self.qk_dim is not None:
             check_positive("qk_dim", self.qk_dim)
@@ -139,11 +139,13 @@ class PositionConfig:
         Args:
             axes: number of axes of the images.
         """
-        check_part("encoding", "encoding_options", self.encoding, ENCODINGS, self.encoding_options)
+        check_named_part("encoding", "encoding_options", self.encoding, ENCODINGS, self.encoding_options)
         raster = choose("unit of positions", self.position_unit, PositionUnit) == "raster"
         check_effects(self.encoding, self.encoding_options, 1 if raster else axes)
         if self.absolute_table is not None:
-            check_part("encoding", "absolute_table", "absolute", ENCODINGS, {"interpolation": self.absolute_table})
+            check_named_part(
+                "encoding", "absolute_table", "absolute", ENCODINGS, {"interpolation": self.absolute_table}
+            )
             if ENCODINGS[self.encoding].additive:
                 raise ValueError(
                     f"absolute_table={self.absolute_table!r} is for a table beside an encoding that rotates, and "
@@ -175,7 +177,7 @@ class BiasConfig:
         """Raise a ValueError for unknown names and options."""
         check_named("a locality", self.locality, self.locality_options, LOCALITIES)
         if self.locality is not None:
-            check_part("locality", "locality_options", self.locality, LOCALITIES, self.locality_options)
+            check_named_part("locality", "locality_options", self.locality, LOCALITIES, self.locality_options)
 
 
 @dataclass(kw_only=True)
@@ -194,7 +196,7 @@ class ValuesConfig:
         """Raise a ValueError for unknown names and options."""
         check_named("a value map", self.values, self.value_options, VALUE_MAPS)
         if self.values is not None:
-            check_part("value map", "value_options", self.values, VALUE_MAPS, self.value_options)
+            check_named_part("value map", "value_options", self.values, VALUE_MAPS, self.value_options)
 
 
 @dataclass(kw_only=True)

@@ -31,7 +31,7 @@ def layer_bases(encoding: Encoding, layers: int, like: Tensor) -> list[Tensor]:
 def keep_draws(
     model: ViT, source: ViTConfig, grid: Sequence[int], weights: Mapping[str, Any], taken: Container[str]
 ) -> None:
-    """Turn the random features that a model has taken from one with another encoding (`turn_features`).
+    """Turn the random features that a model has taken from one with another encoding (`change_basis`).
 
     Args:
         model: model whose features are turned.
@@ -47,11 +47,11 @@ def keep_draws(
     encoding, prefix = build_position_encoding(source, tuple(grid), 0), "encoding."
     named = {name.removeprefix(prefix): x for name, x in weights.items() if name.startswith(prefix)}
     encoding.load_state_dict(named, strict=False)
-    turn_features(model, encoding, layers)
+    change_basis(model, encoding, layers)
 
 
 @torch.no_grad()
-def turn_features(model: ViT, source: Encoding, layers: list[int]) -> None:
+def change_basis(model: ViT, source: Encoding, layers: list[int]) -> None:
     """Turn random projections W, in place, into W B_s^T B, with B_s the basis of another encoding and B the model's.
 
     Features are phi(W Rot(theta) B^T x), since rotations leave out the factor B on the left. So W sees queries and keys

@@ -34,7 +34,7 @@ def hub() -> Any:
     return huggingface_hub
 
 
-def check_options(options: Iterable[str]) -> None:
+def check_download_options(options: Iterable[str]) -> None:
     """Raise a TypeError for an option that a download does not have, with what to do in its place."""
     for name in options:
         if name in OTHER_WAYS:

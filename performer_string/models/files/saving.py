@@ -14,7 +14,13 @@ from performer_string.images.preprocessing import Preprocessing
 from performer_string.models.config import ViTConfig
 from performer_string.models.files.card import ModelDetails
 from performer_string.models.files.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
-from performer_string.models.files.hub import REPOSITORY_NAME, check_options, explain_download, explain_upload, hub
+from performer_string.models.files.hub import (
+    REPOSITORY_NAME,
+    check_download_options,
+    explain_download,
+    explain_upload,
+    hub,
+)
 from performer_string.models.files.published import check_savable
 from performer_string.models.files.weights import safetensors, share, take_types
 from performer_string.position import SeparableEncoding
@@ -88,7 +94,7 @@ class Saved:
             ValueError: no such model, no network, a damaged model, or one that this version cannot read.
             ImportError: safetensors or huggingface_hub is missing.
         """
-        check_options(options)
+        check_download_options(options)
         folder = Path(name).expanduser()
         if not folder.exists() and REPOSITORY_NAME.fullmatch(str(name)):
             hub()

@@ -83,7 +83,7 @@ def round_weights(model: ViT) -> ViT:
     return model
 
 
-def check_sizes(config: ViTConfig, shapes: Mapping[str, list[int]], path: Path) -> None:
+def check_shapes(config: ViTConfig, shapes: Mapping[str, list[int]], path: Path) -> None:
     """Check main sizes of a configuration against a file of weights, before a model of that size is built.
 
     Raises:
@@ -110,7 +110,7 @@ def read_weights(path: Path, config: ViTConfig) -> tuple[dict[str, Tensor], dict
     try:
         with opener(path, "pt") as file:
             shapes = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-            check_sizes(config, shapes, path)
+            check_shapes(config, shapes, path)
             shared = json.loads((file.metadata() or {}).get("shared", "{}"))
             tensors = {name: file.get_tensor(name) for name in shapes}
             for name in json.loads((file.metadata() or {}).get(ROUNDED, "[]")):

@@ -23,7 +23,7 @@ from performer_string.utils.dtype import without_autocast
 INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? mask, float scale, bool lower"
 
 
-def why_unsupported(
+def why_square_unsupported(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -85,11 +85,11 @@ def triton_square_attention(
         Outputs, [B, H, Nq, dv] in the type of v, heads side by side in memory; zero where the sum of weights is zero.
 
     Raises:
-        ValueError: arguments that `why_unsupported` has a reason against.
+        ValueError: arguments that `why_square_unsupported` has a reason against.
 
     Source: arXiv:2307.08691 (FlashAttention-2: blocks of queries and keys).
     """
-    reason = why_unsupported(q, k, v, key_mask, key_bias, interpreted=is_interpreted(q))
+    reason = why_square_unsupported(q, k, v, key_mask, key_bias, interpreted=is_interpreted(q))
     if reason is not None:
         raise ValueError(f"triton_square_attention takes other arguments: {reason}.")
     inputs = (q, k, v, key_bias, key_mask, kernel.scale, kernel.lower)
@@ -127,7 +127,7 @@ def run_backward(dout: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Te
     return dq, dk, dv, None if dbias is None else dbias.to(tensors[3].dtype)
 
 
-def plain_gradients(dout: Tensor, inputs: tuple[Any, ...]) -> list[Tensor | None]:
+def gradients_by_sums(dout: Tensor, inputs: tuple[Any, ...]) -> list[Tensor | None]:
     """Return the gradients of q, k, v and bias by plain operations, which have derivatives themselves."""
     q, k, v, bias, mask, scale, lower = inputs
     create_graph = torch.is_grad_enabled()
@@ -160,7 +160,7 @@ class _SquareAttention(torch.autograd.Function):
         inputs, saved = (*tensors[:5], ctx.scale, ctx.lower), tensors[5:]
         with without_autocast(dout):
             if torch.is_grad_enabled() or is_batched_gradient(dout):
-                return *plain_gradients(dout, inputs), None, None, None
+                return *gradients_by_sums(dout, inputs), None, None, None
             return *run_backward(dout, *inputs, saved), None, None, None
 
 

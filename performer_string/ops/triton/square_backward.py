@@ -23,11 +23,11 @@ from torch import Tensor
 
 from performer_string.ops.triton.common import dot, load_mask, load_rows, store_rows
 from performer_string.ops.triton.launch import autotuned
-from performer_string.ops.triton.square_forward import BLOCKS, CHOICE, compile_constants, query_shrink, scaled
+from performer_string.ops.triton.square_forward import BLOCKS, CHOICE, query_shrink, scaled_queries, square_constants
 
 
 @autotuned((64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 3), (128, 64, 4, 2), names=BLOCKS, key=CHOICE)
-def query_gradients(
+def square_query_gradients(
     q, k, v, roots, mask, scales, inverses, out, dout, dq, small, shrinks, out_dots,
     H, NQ, NK, scale,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_maskb,
@@ -36,7 +36,7 @@ def query_gradients(
     HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Write dq, and for `key_gradients` the scaled queries [B H, Nq, d] with p and D [B H, Nq] in float32."""
+    """Write dq, and for `square_key_gradients` the scaled queries [B H, Nq, d] with p and D [B H, Nq] in float32."""
     pid = tl.program_id(0)
     blocks = tl.cdiv(NQ, BLOCK_Q)
     rows, head = ((pid % blocks) * BLOCK_Q + tl.arange(0, BLOCK_Q)).to(tl.int64), (pid // blocks).to(tl.int64)
@@ -45,7 +45,7 @@ def query_gradients(
     real = rows < NQ
     queries = load_rows(q + b * stride_qb + h * stride_qh, rows, stride_qn, real, D, WIDE_D)
     shrink = query_shrink(queries, scale, LOWER)
-    queries = scaled(queries, shrink)
+    queries = scaled_queries(queries, shrink)
     g = load_rows(dout + b * stride_doutb + h * stride_douth, rows, stride_doutn, real, DV, WIDE)
     result = load_rows(out + b * stride_outb + h * stride_outh, rows, stride_outn, real, DV, WIDE)
     out_dot = tl.sum(g.to(tl.float32) * result.to(tl.float32), 1)
@@ -75,7 +75,7 @@ def query_gradients(
 
 
 @autotuned((32, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 8, 2), (64, 64, 8, 3), names=BLOCKS, key=CHOICE)
-def key_gradients(
+def square_key_gradients(
     small, k, v, roots, mask, scales, inverses, shrinks, out_dots, dout, dk, dv, dbias,
     H, NQ, NK, scale,
     stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_maskb, stride_doutb, stride_douth,
@@ -156,13 +156,13 @@ def backward(
     small = torch.empty(batch, heads, queries, d, device=q.device, dtype=q.dtype)
     shrinks, out_dots = torch.empty_like(inverses), torch.empty_like(inverses)
     dbias = None if roots is None else torch.empty_like(roots)
-    shape = compile_constants(q, v, roots, mask, lower, precision)
+    shape = square_constants(q, v, roots, mask, lower, precision)
     options = q if roots is None else roots, q if mask is None else mask  # not read where they are None
-    query_gradients[lambda meta: (triton.cdiv(queries, meta["BLOCK_Q"]) * batch * heads,)](
+    square_query_gradients[lambda meta: (triton.cdiv(queries, meta["BLOCK_Q"]) * batch * heads,)](
         q, k, v, *options, scales, inverses, out, dout, dq, small, shrinks, out_dots,
         H=heads, NQ=queries, NK=keys, scale=scale, **shape,
     )  # fmt: skip
-    key_gradients[lambda meta: (triton.cdiv(keys, meta["BLOCK_K"]) * batch * heads,)](
+    square_key_gradients[lambda meta: (triton.cdiv(keys, meta["BLOCK_K"]) * batch * heads,)](
         small, k, v, *options, scales, inverses, shrinks, out_dots, dout, dk, dv, shrinks if dbias is None else dbias,
         H=heads, NQ=queries, NK=keys, scale=scale, **shape,
     )  # fmt: skip

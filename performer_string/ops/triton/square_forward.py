@@ -46,7 +46,7 @@ def query_shrink(x, scale, LOWER: tl.constexpr):
 
 
 @triton.jit
-def scaled(x, shrink):
+def scaled_queries(x, shrink):
     """Return the queries times their powers of two, in their own type."""
     return (x.to(tl.float32) * shrink[:, None]).to(x.dtype)
 
@@ -80,7 +80,7 @@ def key_scale(
 
 
 @autotuned((64, 64, 4, 2), (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), names=BLOCKS, key=CHOICE)
-def attend(
+def square_attend(
     q, k, v, roots, mask, scales, out, inverses,
     H, NQ, NK, scale,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_maskb,
@@ -98,7 +98,7 @@ def attend(
     real = rows < NQ
     queries = load_rows(q + b * stride_qb + h * stride_qh, rows, stride_qn, real, D, WIDE_D)
     shrink = query_shrink(queries, scale, LOWER)
-    queries = scaled(queries, shrink)
+    queries = scaled_queries(queries, shrink)
     unit = tl.load(scales + head) * GAIN
     factor = unit * scale if LOWER else unit
     offset = unit * shrink
@@ -130,7 +130,7 @@ def attend(
     store_rows(out + b * stride_outb + h * stride_outh, rows, stride_outn, real, total * inverse[:, None], DV, WIDE)
 
 
-def compile_constants(
+def square_constants(
     q: Tensor, v: Tensor, roots: Tensor | None, mask: Tensor | None, lower: bool, precision: str
 ) -> dict[str, Any]:
     """Return the constants that the kernels are compiled for. Matrix units take no side below 16."""
@@ -166,11 +166,11 @@ def forward(
     inverses = torch.empty(batch, heads, queries, device=q.device, dtype=torch.float32)
     # Heads side by side in memory, as the output projection takes them.
     out = torch.empty(batch, queries, heads, dv, device=q.device, dtype=q.dtype).transpose(1, 2)
-    shape = compile_constants(q, v, roots, mask, lower, precision)
+    shape = square_constants(q, v, roots, mask, lower, precision)
     known = {name: shape[name] for name in ("D", "WIDE_D", "LOWER", "HAS_BIAS", "HAS_MASK")}
     options = q if roots is None else roots, q if mask is None else mask  # not read where they are None
     key_scale[(batch * heads,)](k, *options, scales, H=heads, N=keys, scale=scale, **known, BLOCK_K=64)
-    attend[lambda meta: (triton.cdiv(queries, meta["BLOCK_Q"]) * batch * heads,)](
+    square_attend[lambda meta: (triton.cdiv(queries, meta["BLOCK_Q"]) * batch * heads,)](
         q, k, v, *options, scales, out, inverses, H=heads, NQ=queries, NK=keys, scale=scale, **shape
     )
     return out, inverses, scales

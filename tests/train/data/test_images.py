@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from performer_string.images.cover import Cover
+from performer_string.images.resize import ResizeAndCrop
 from train.data import module
 from train.data.images import share_of_each_class
 from train.data.module import ImageData
@@ -24,7 +24,7 @@ def test_no_size_changes_proportions(arguments, size):
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     radius = min(arguments) / 4
     disc = ((y - (height - 1) / 2) ** 2 + (x - (width - 1) / 2) ** 2 <= radius**2) * 255
-    out = Cover(size)(disc[None].to(torch.uint8))
+    out = ResizeAndCrop(size)(disc[None].to(torch.uint8))
     assert out.shape == (1, *size)
     factor = max(size[0] / height, size[1] / width)
     if min(arguments) > 10:
@@ -37,7 +37,7 @@ def test_no_size_changes_proportions(arguments, size):
 def test_squares_are_as_torchvision_makes_them(arguments):
     image = torch.randint(256, (3, *arguments), dtype=torch.uint8)
     expected = v2.Compose([v2.Resize(24, antialias=True), v2.CenterCrop(24)])(image)
-    assert torch.equal(Cover((24, 24))(image), expected)
+    assert torch.equal(ResizeAndCrop((24, 24))(image), expected)
 
 
 class Own(torch.utils.data.Dataset):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from performer_string.images.cover import Cover
+from performer_string.images.resize import ResizeAndCrop
 from tests.helpers.videos import levels, write_video
 from train.data.module import ImageData
 from train.data.sizes import ONE, Views
@@ -64,9 +64,9 @@ def test_views_of_grey_videos(videos):
 @pytest.mark.parametrize("size", [(24, 24), (24, 17), (7, 24)])
 def test_places_of_a_crop(size):
     image = torch.randint(256, (3, 37, 80), dtype=torch.uint8)
-    ends = [Cover(size, place)(image) for place in (0.0, 0.5, 1.0)]
-    assert torch.equal(ends[1], Cover(size)(image))
-    mirrored = [Cover(size, place)(image.flip(-1, -2)).flip(-1, -2) for place in (1.0, 0.0)]
+    ends = [ResizeAndCrop(size, place)(image) for place in (0.0, 0.5, 1.0)]
+    assert torch.equal(ends[1], ResizeAndCrop(size)(image))
+    mirrored = [ResizeAndCrop(size, place)(image.flip(-1, -2)).flip(-1, -2) for place in (1.0, 0.0)]
     assert_close(torch.stack(ends[::2]).float(), torch.stack(mirrored).float(), atol=1, rtol=0)
     assert not torch.equal(ends[0], ends[2])
 

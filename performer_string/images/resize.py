@@ -8,7 +8,7 @@ from typing import Any
 from torchvision.transforms import v2
 
 
-class Cover(v2.Transform):
+class ResizeAndCrop(v2.Transform):
     """Resize images until they cover a size, and cut out their middle: proportions do not change.
 
     An image of extreme proportions is cut first, so that resizing it takes no more memory than others do.

@@ -36,7 +36,7 @@ def chunk_of(x: Tensor, samples: slice, tokens: slice) -> Tensor:
     return x[:, samples if x.shape[1] > 1 else slice(None), tokens]
 
 
-class WalkInputs(NamedTuple):
+class ChunkInputs(NamedTuple):
     """Tensors that linear attention is computed from.
 
     Attributes:
@@ -57,15 +57,15 @@ class WalkInputs(NamedTuple):
     masked: Tensor | None
 
 
-class ChunkWalk:
-    """Walk over the chunks of one attention. Tensors [B, H, N, .] are transposed to [H, B, N, .].
+class ChunkLoop:
+    """Loop over the chunks of one attention. Tensors [B, H, N, .] are transposed to [H, B, N, .].
 
     Args:
         inputs: queries, keys, values, and the other tensors of attention.
         form: equation of the feature map.
     """
 
-    def __init__(self, inputs: WalkInputs, form: FeatureForm):
+    def __init__(self, inputs: ChunkInputs, form: FeatureForm):
         q, k, v, bias, weight, cos, sin, masked = inputs
         self.q, self.k, self.v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), weight.dtype)
