@@ -20,12 +20,12 @@ from performer_string import ENCODINGS, Encoding
 from performer_string.position.base import Sizes
 from performer_string.position.frequencies import num_planes
 from performer_string.position.rope import RoPE
-from performer_string.position.rotation import PlaneRotation, Rotation, WholeRotation, split_heads
+from performer_string.position.rotation import PlaneRotation, Rotation, split_heads
 from performer_string.position.skew import DenseGenerator
 from performer_string.utils.dtype import without_autocast
 
 
-class WideRotation(WholeRotation):
+class WideRotation(Rotation):
     """Rotation of the planes of each head, followed by U of the whole width D = H d, for queries and keys.
 
     Args:

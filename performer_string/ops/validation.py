@@ -93,8 +93,10 @@ def check_rotation_kind(rotation: Rotation | None) -> None:
         raise TypeError(
             f"rotation must be a Rotation, as encoding(positions) returns, not a {type(rotation).__name__}{several}."
         )
-    if (added := getattr(rotation, "added", None)) is not None:
-        raise ValueError(f"{added} rotates nothing: it is added to the tokens, x + encoding.embedding(positions).")
+    if getattr(rotation, "added", None) is not None:
+        raise ValueError(
+            f"{rotation.added} rotates nothing: it is added to the tokens, x + encoding.embedding(positions)."
+        )
 
 
 def check_mask(kind: str, mask: Tensor | None, batch: int, count: int, name: str | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -176,7 +176,7 @@ class Encoding(ComputedBuffers):
             rotation.added = type(self).__name__
         return rotation
 
-    def by_layer(self, positions: Tensor) -> list[Rotation]:
+    def by_layer(self, positions: Tensor) -> Sequence[Rotation]:
         """Return the rotation of each layer served, at positions [..., N, C]."""
         rotation = self(positions)
         return [rotation] if self.layers == 1 else rotation.split(self.layers)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from performer_string.position.rotation import Rotation, WholeRotation, check_rotation_input, split_heads
+from performer_string.position.rotation import Rotation, check_rotation_input, split_heads
 from performer_string.utils.dtype import without_autocast
 
 
@@ -15,7 +17,7 @@ def block_diagonal(blocks: Tensor) -> Tensor:
     return full.flatten(-2).flatten(-3, -2)  # [..., m, b, m, b] -> [..., m b, m b]
 
 
-class BlockRotation(WholeRotation):
+class BlockRotation(Rotation):
     """Rotation R = diag(R_1, .., R_m) by its matrices, for encodings whose generators do not commute.
 
     Args:
@@ -26,7 +28,6 @@ class BlockRotation(WholeRotation):
         self.blocks = blocks
 
     def check(self, x: Tensor) -> None:
-        """Raise a ValueError unless x [B, H, N, d] has the tokens and heads of this rotation."""
         *leading, num_positions, blocks, size, _ = self.blocks.shape
         check_rotation_input(x, leading, num_positions, blocks * size)
 
@@ -48,6 +49,5 @@ class BlockRotation(WholeRotation):
         """Return R, [..., H, N, d, d]."""
         return block_diagonal(self.blocks)
 
-    def split(self, count: int) -> list[Rotation]:
-        """Return the rotations of `count` equal parts of the heads, in order."""
+    def split(self, count: int) -> Sequence[Rotation]:
         return [BlockRotation(blocks) for blocks in split_heads(self.blocks, count, -5)]

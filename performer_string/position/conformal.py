@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,15 +22,16 @@ Form = Literal["bounded", "decay"]
 
 @dataclass(frozen=True)
 class Scaling:
-    """Options of conformal scaling, the factor lambda^(i / tau), as `PaTE` describes them.
+    """Options of conformal scaling: a factor s = lambda^(i / tau) of each token, with lambda learned.
 
     Attributes:
-        bound: option `conformal_scaling`, kappa; 0 for no scaling.
-        slow_down: option `slow_down`, tau.
-        layout: option `scaling`.
-        shared: option `share_lambda`.
-        form: option `lambda_form`.
-        start: option `lambda_start`.
+        bound: option `conformal_scaling`: bound kappa of |log lambda|; 0 for no scaling, which excludes the others.
+        slow_down: option of this name: divisor tau of the exponent, in tokens; in patches with `axes`.
+        layout: option `scaling`, the exponent i: `raster` for the raster index, or `axes` for the coordinates, with a
+            lambda for each axis.
+        shared: option `share_lambda`: whether all heads of all layers share one lambda, as in the source, section 2.2.
+        form: option `lambda_form`: `bounded` for exp(kappa tanh(w)), or `decay` for sigmoid(w)^kappa in (0, 1).
+        start: option `lambda_start`: initial lambda; None for that of w = -0.5.
     """
 
     bound: float
@@ -65,7 +67,7 @@ class Scaling:
         return self.bound * (w.tanh() if self.form == "bounded" else F.logsigmoid(w))
 
 
-class ScaledRotation:
+class ScaledRotation(Rotation):
     """Rotation with a scale for each token, T = s R. Scores depend on absolute positions by design.
 
     Args:
@@ -77,7 +79,6 @@ class ScaledRotation:
         self.rotation, self.scale = rotation, scale
 
     def check(self, x: Tensor) -> None:
-        """Raise a ValueError unless x [B, H, N, d] has the tokens and heads of this rotation."""
         self.rotation.check(x)
 
     def rotate(self, x: Tensor) -> Tensor:
@@ -89,7 +90,6 @@ class ScaledRotation:
         return self.rotation.unrotate((x / self.scale[..., None]).to(x.dtype))
 
     def outer(self, x: Tensor) -> Tensor:
-        """Return x multiplied by the factor that `rotate` leaves out."""
         return self.rotation.outer(x)
 
     def matrix(self) -> Tensor:
@@ -97,18 +97,12 @@ class ScaledRotation:
         return self.rotation.matrix() * self.scale[..., None, None]
 
     def factor(self) -> tuple[Tensor | None, Rotation]:
-        """Return (B, rest) with rotate(x) = rest.rotate(B^T x)."""
         basis, rest = self.rotation.factor()
         return basis, type(self)(rest, self.scale)
 
-    def split(self, count: int) -> list[Rotation]:
-        """Return the rotations of `count` equal parts of the heads, in order."""
+    def split(self, count: int) -> Sequence[Rotation]:
         parts = zip(self.rotation.split(count), split_heads(self.scale, count, -2), strict=True)
         return [ScaledRotation(rotation, scale) for rotation, scale in parts]
-
-    def planar(self) -> tuple[Tensor, Tensor] | None:
-        """Return None: this is no plain rotation of planes, and dimensions outside the planes are scaled as well."""
-        return None
 
 
 class MetricByPosition(ScaledRotation):
@@ -144,7 +138,6 @@ class MetricByPosition(ScaledRotation):
         with without_autocast(matrix):
             return basis @ matrix @ basis.mT
 
-    def split(self, count: int) -> list[Rotation]:
-        """Return the rotations of `count` equal parts of the heads, in order."""
+    def split(self, count: int) -> Sequence[Rotation]:
         parts = zip(self.rotation.split(count), split_heads(self.scale, count, -3), strict=True)
         return [MetricByPosition(rotation, scale) for rotation, scale in parts]

@@ -35,17 +35,13 @@ def is_raster(layout: str) -> bool:
 class PaTE(SeparableEncoding):
     """Parallel transport T_i = s_i R_i with s_i = lambda^(i / tau) and i the raster index of the token.
 
-    lambda is learned for each head. With the form `bounded` it is exp(kappa tanh(w)), on both sides of 1, and with
-    `decay` sigmoid(w)^kappa, in (0, 1). Scores contain s_i s_j, so that they are not translation invariant with
-    conformal scaling. With `scaling: axes`, s = prod_k lambda_k^(r_k / tau).
+    lambda is learned for each head. Scores contain s_i s_j, so that they are not translation invariant with conformal
+    scaling. With `scaling: axes`, s = prod_k lambda_k^(r_k / tau).
 
     Args:
         sizes: sizes of the attention that the encoding serves.
         share_heads: whether the heads of a layer share one set of parameters.
-        scaling: options of conformal scaling: kappa (`conformal_scaling`, 0 for no scaling), tau (`slow_down`, in
-            tokens), `scaling` (`raster`, or `axes` for a lambda of each axis and positions in place of the raster
-            index), `share_lambda` (one lambda for all heads of all layers, as in the source, section 2.2, instead of
-            one per head), `lambda_form`, and `lambda_start`, the initial lambda, or None for w = -0.5.
+        scaling: options of conformal scaling.
         block: size of the rotated blocks.
         raster: whether frequencies are per step of the raster index.
         eigenvalues: number of eigenvalues of the metric, each with its own lambda; None for one lambda.

@@ -38,13 +38,7 @@ class PaTESO2(PaTE):
             lambda_2^(2 i / tau)) U^T with T_i = Rot_i M_i^(1/2), hence T_i^T T_i = M_i. The angle of U and both lambda
             are learned. It starts as conformal scaling, the case of equal lambda, and takes its options. The copy of
             the paper used here lacks the appendix's formulas. This form is derived from its text and section 2.2.
-        conformal_scaling: bound kappa of |log lambda|; 0 for no scaling, which excludes the next five options.
-        slow_down: divisor tau of the exponent, in tokens; in patches with `scaling: axes`.
-        scaling: exponent of lambda: `raster` for the raster index, or `axes` for the coordinates, with a lambda for
-            each axis.
-        share_lambda: whether all heads of all layers share one lambda, as in the source.
-        lambda_form: form of lambda: `bounded`, exp(kappa tanh(w)), or `decay`, sigmoid(w)^kappa in (0, 1).
-        lambda_start: initial lambda; that of w = -0.5 by default.
+        conformal_scaling, slow_down, scaling, share_lambda, lambda_form, lambda_start: see `Scaling` in `conformal.py`.
         share_heads: whether the heads of a layer share one set of parameters.
 
     Raises:

@@ -51,13 +51,7 @@ class PaTESO4(PaTE):
         factors: factors along one index: `left` or `both`. Along two axes there are always both.
         learn_angles: whether alpha and beta of each block are learned.
         base: base of the initial alpha and beta, base^(-m / M) for block m of M.
-        conformal_scaling: bound kappa of |log lambda|; 0 for no scaling, which excludes the next five options.
-        slow_down: divisor tau of the exponent, in tokens; in patches with `scaling: axes`.
-        scaling: exponent of lambda: `raster` for the raster index, or `axes` for the coordinates, with a lambda for
-            each axis.
-        share_lambda: whether all heads of all layers share one lambda, as in the source.
-        lambda_form: form of lambda: `bounded`, exp(kappa tanh(w)), or `decay`, sigmoid(w)^kappa in (0, 1).
-        lambda_start: initial lambda; that of w = -0.5 by default.
+        conformal_scaling, slow_down, scaling, share_lambda, lambda_form, lambda_start: see `Scaling` in `conformal.py`.
         share_heads: whether the heads of a layer share one set of parameters.
 
     Raises:

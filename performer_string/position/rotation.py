@@ -12,7 +12,6 @@ and B^T can be folded into the projections of queries and keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,61 +20,54 @@ from performer_string.ops.rotary import apply_rotary
 from performer_string.utils.dtype import without_autocast
 
 
-class Rotation(Protocol):
-    """Interface between a position encoding and attention: the rotations at fixed positions."""
+class Rotation:
+    """Rotations at fixed positions, as encodings return them and attention uses them.
+
+    A subclass defines `check`, `rotate`, `unrotate`, `matrix` and `split`. The other methods are those of a rotation
+    whose `rotate` applies all of R, and which is no plain rotation of planes.
+
+    Attributes:
+        added: class name of an encoding that adds to the tokens and rotates nothing, or None.
+    """
+
+    added: str | None = None
 
     def check(self, x: Tensor) -> None:
         """Raise a ValueError unless x [B, H, N, d] has the tokens and heads of this rotation."""
-        ...
+        raise NotImplementedError
 
     def rotate(self, x: Tensor) -> Tensor:
         """Return queries or keys [B, H, N, d] rotated by their positions, up to a factor that all tokens share.
 
         The factor is orthogonal and on the left of R, so that every inner product is that of R q and R k.
         """
-        ...
+        raise NotImplementedError
 
     def unrotate(self, x: Tensor) -> Tensor:
         """Return the inverse of `rotate`: unrotating at r_i after rotating at r_j is R(r_i)^-1 R(r_j)."""
-        ...
-
-    def outer(self, x: Tensor) -> Tensor:
-        """Return x multiplied by the factor of R that `rotate` leaves out: outer(rotate(x)) is R x."""
-        ...
+        raise NotImplementedError
 
     def matrix(self) -> Tensor:
         """Return R(r), [..., H, N, d, d]; under a metric M = L L^T, L^T R(r), whose inner products are the scores."""
-        ...
+        raise NotImplementedError
+
+    def split(self, count: int) -> Sequence[Rotation]:
+        """Return the rotations of `count` equal parts of the heads, in order: the rotation of each layer served."""
+        raise NotImplementedError
+
+    def outer(self, x: Tensor) -> Tensor:
+        """Return x multiplied by the factor of R that `rotate` leaves out: outer(rotate(x)) is R x."""
+        return x
 
     def factor(self) -> tuple[Tensor | None, Rotation]:
-        """Return (B, rest) with rotate(x) = rest.rotate(B^T x), and B [1 or H, d, d] or None."""
-        ...
-
-    def split(self, count: int) -> list[Rotation]:
-        """Return the rotations of `count` equal parts of the heads, in order: the rotation of each layer served."""
-        ...
+        """Return (B, rest) with rotate(x) = rest.rotate(B^T x), and B [1 or H, d, d], or None for no common basis."""
+        return None, self
 
     def planar(self) -> tuple[Tensor, Tensor] | None:
         """Return (cos, sin), each [..., 1 or H, N, P], of a plain rotation of planes, or None.
 
         With them rotate(x) is (cos x_p - sin x_(p+P), sin x_p + cos x_(p+P)) in each plane p, which a kernel can fuse.
         """
-        ...
-
-
-class WholeRotation:
-    """A rotation whose `rotate` applies all of R, and which is no plain rotation of planes."""
-
-    def outer(self, x: Tensor) -> Tensor:
-        """Return x."""
-        return x
-
-    def factor(self: Rotation) -> tuple[Tensor | None, Rotation]:
-        """Return (None, self): no basis is the same for all tokens."""
-        return None, self
-
-    def planar(self) -> tuple[Tensor, Tensor] | None:
-        """Return None."""
         return None
 
 
@@ -127,7 +119,7 @@ def check_rotation_input(x: Tensor, leading: Sequence[int], num_positions: int, 
         )
 
 
-class PlaneRotation:
+class PlaneRotation(Rotation):
     """Rotation of planes in a basis, R = B Rot(theta) B^T.
 
     Plane p is spanned by dimensions p and p + P, since slices are faster than strides. Dimensions from 2 P up are not
@@ -139,14 +131,9 @@ class PlaneRotation:
         head_dim: width d of a head, at least 2 P.
         basis: orthogonal basis B, [1 or H, d, d]; None for the identity.
 
-    Attributes:
-        added: class name of an encoding that adds to the tokens and rotates nothing, or None.
-
     Raises:
         ValueError: more planes than the head width has.
     """
-
-    added: str | None = None
 
     def __init__(self, cos: Tensor, sin: Tensor, head_dim: int, basis: Tensor | None = None):
         if 2 * cos.shape[-1] > head_dim:
@@ -154,7 +141,6 @@ class PlaneRotation:
         self.cos, self.sin, self.head_dim, self.basis = cos, sin, head_dim, basis
 
     def check(self, x: Tensor) -> None:
-        """Raise a ValueError unless x [B, H, N, d] has the tokens and heads of this rotation."""
         *leading, num_positions, _ = self.cos.shape
         check_rotation_input(x, leading, num_positions, self.head_dim)
 
@@ -209,8 +195,7 @@ class PlaneRotation:
             return None, self
         return self.basis, type(self)(self.cos, self.sin, self.head_dim)
 
-    def split(self, count: int) -> list[Rotation]:
-        """Return the rotations of `count` equal parts of the heads, in order."""
+    def split(self, count: int) -> Sequence[Rotation]:
         cos, sin = split_heads(self.cos, count, -3), split_heads(self.sin, count, -3)
         basis = [None] * count if self.basis is None else split_heads(self.basis, count, 0)
         return [type(self)(c, s, self.head_dim, b) for c, s, b in zip(cos, sin, basis, strict=True)]

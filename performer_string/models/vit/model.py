@@ -30,7 +30,7 @@ from performer_string.models.vit.build import (
 from performer_string.models.vit.initialise import initialise
 from performer_string.models.vit.intermediate import intermediate_layers
 from performer_string.models.vit.packing import forward_packed
-from performer_string.models.vit.patches import check_images, check_positions, embed_patches, patchify
+from performer_string.models.vit.patches import check_images, check_patch_positions, embed_patches, patchify
 from performer_string.models.vit.placement import Placement
 from performer_string.models.vit.preprocessed import Preprocessed
 from performer_string.ops.layout import TokenLayout
@@ -147,7 +147,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         check_images(images, self.config.in_channels, len(self.patch))
         grid = self.grid(*images.shape[2:])
         check_mask("patch", patch_mask, images.shape[0], math.prod(grid))  # not len(): an export is for any batch
-        check_positions(positions, images.shape[0], grid)
+        check_patch_positions(positions, images.shape[0], grid)
         layout = self.layout(grid, positions, patch_mask)
         pixels = patchify(images, self.patch).to(self.norm.weight.dtype)  # [B, N, pixels]; the model may be in bf16
         if patch_mask is not None:  # padding may hold anything, NaN too, which no weight of zero would remove

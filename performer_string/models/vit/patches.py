@@ -50,7 +50,7 @@ def check_alike(images: Sequence[Tensor]) -> None:
         raise ValueError(f"the images of a batch must be of the same channels, type and device, not {listed}.")
 
 
-def check_positions(positions: Tensor | None, batch: int, grid: Sequence[int]) -> None:
+def check_patch_positions(positions: Tensor | None, batch: int, grid: Sequence[int]) -> None:
     """Raise a ValueError unless positions, where they are given, are [N, C] or [B, N, C] for the patches of a grid."""
     patches = math.prod(grid)
     if positions is not None and tuple(positions.shape[:-1]) not in ((patches,), (batch, patches)):
