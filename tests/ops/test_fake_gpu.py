@@ -52,7 +52,7 @@ def launches(monkeypatch) -> list[tuple[Any, ...]]:
     """Arguments of all launches, on a simulated H100."""
     pytest.importorskip("triton")
     recorded: list[tuple[Any, ...]] = []
-    kernels = {"forward": ("key_pass", "merge_keys", "query_pass"), "square_forward": ("key_scale", "attend")}
+    kernels = {"forward": ("key_pass", "merge_keys", "query_pass"), "square_forward": ("key_scale", "square_attend")}
     for module, names in kernels.items():
         for name in names:
             imported = importlib.import_module(f"performer_string.ops.triton.{module}")
