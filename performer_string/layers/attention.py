@@ -17,7 +17,7 @@ from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
 from performer_string.ops.unit_length import with_length
 from performer_string.ops.validation import check_layout, check_rotation_kind
 from performer_string.position.rotation import Rotation
-from performer_string.utils._compat import has_hooks
+from performer_string.utils._compat import is_plain_linear
 from performer_string.utils.cache import TensorCache
 from performer_string.utils.dtype import without_autocast
 from performer_string.utils.validation import check_heads, check_heads_of_part, check_kind, check_sizes
@@ -211,14 +211,8 @@ class SelfAttention(nn.Module):
         return (keys.clamp(min=1).log() / math.log(self.log_n_scaling)).to(x.dtype)
 
     def is_foldable(self) -> bool:
-        """Return whether the projection is a plain linear layer, given by its weight and bias alone.
-
-        Adapters, pruning, hooks, quantised weights and the like must be called.
-        """
-        qkv = self.qkv
-        if type(qkv) is not nn.Linear or has_hooks(qkv) or "forward" in vars(qkv):
-            return False
-        return not hasattr(qkv.weight, "__tensor_flatten__")  # a tensor made of others, as quantised ones are
+        """Return whether the projection is a plain linear layer."""
+        return is_plain_linear(self.qkv)
 
     def folded_projection(self, basis: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return weight and bias of the projections with B^T applied to the queries' and keys' rows.

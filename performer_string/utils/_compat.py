@@ -68,10 +68,17 @@ def version_of(x: Tensor) -> int:
     return 0 if x.is_inference() else x._version
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Return whether forward or backward hooks are registered on a module or on all; torch has no public list."""
-    of_one = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    return bool(of_one or nn.modules.module._has_any_global_hook())
+def is_plain_linear(layer: nn.Module) -> bool:
+    """Return whether a layer is linear and given by its weight and bias alone.
+
+    Adapters, pruning, hooks, quantised weights and the like must be called. torch has no public list of hooks.
+    """
+    if type(layer) is not nn.Linear or "forward" in vars(layer):
+        return False
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    if hooks or nn.modules.module._has_any_global_hook():
+        return False
+    return not hasattr(layer.weight, "__tensor_flatten__")  # a tensor made of others, as quantised ones are
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:

@@ -14,11 +14,13 @@ from performer_string.layers.attention import gate_logits
 from performer_string.layers.backends import AttentionBackend
 from performer_string.layers.multihead import keep_own_features
 from performer_string.layers.values import ValueMap
+from performer_string.layers.values.gating import FiberGating
 from performer_string.models.config import patch_grid
 from performer_string.models.convert.low_rank import Narrowing
 from performer_string.ops.layout import EVERY_TOKEN, TokenLayout, make_grid
-from performer_string.position import Encoding
+from performer_string.position import Encoding, SeparableEncoding
 from performer_string.position.grid import PositionMode, grid_positions, grid_steps, with_prefix
+from performer_string.utils._compat import is_plain_linear
 
 
 class PatchGrid:
@@ -152,6 +154,31 @@ class TimmAttention(nn.Module):
         self.register_buffer("narrow_q", found.q.to(weight))
         self.register_buffer("narrow_k", found.k.to(weight))
         self.register_buffer("kept", dimensions)
+
+    def is_foldable(self) -> bool:
+        """Return whether the basis of the encoding can be folded into maps or projections of queries and keys."""
+        if any(isinstance(part, FiberGating) and part.source == "query" for part in self.modules()):
+            return False  # its weights are for queries in another basis
+        if self.narrow_q is not None:
+            return True
+        norms = (self.q_norm, self.k_norm)
+        return all(isinstance(norm, nn.Identity) for norm in norms) and is_plain_linear(getattr(self, "qkv", norms[0]))
+
+    @torch.no_grad()
+    def fold_basis(self, basis: Tensor) -> None:
+        """Fold the basis of the encoding, [1 or H, d', d'], into the maps or projections, in place."""
+        cast(SeparableEncoding, self.encoding).mark_folded(basis)
+        if self.narrow_q is not None and self.narrow_k is not None:
+            for narrow in (self.narrow_q, self.narrow_k):  # [H, d', d]
+                narrow.copy_(basis.mT.to(narrow) @ narrow)
+            return
+        sizes, transposed = (3, self.num_heads, -1), basis.mT.double()
+        parts = [self.qkv.weight, *([] if self.qkv.bias is None else [self.qkv.bias[:, None]])]  # [3 H d, D or 1]
+        for queries_and_keys in (part.unflatten(0, sizes)[:2] for part in parts):
+            queries_and_keys.copy_(transposed @ queries_and_keys.double())
+        q_bias = getattr(self, "q_bias", None)
+        for bias in () if q_bias is None else (q_bias, self.k_bias):
+            bias.copy_((transposed @ bias.double().view(self.num_heads, -1, 1)).flatten())
 
     def forward(self, x: Tensor, rope: Tensor | None = None, attn_mask: None = None, is_causal: bool = False) -> Tensor:
         """Compute self-attention.

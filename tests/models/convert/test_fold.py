@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
-from performer_string import ENCODINGS, fold
+from performer_string import ENCODINGS, fold, performerize
 from performer_string.position import SeparableEncoding
 from tests.helpers.small_vit import vit
 
@@ -88,3 +88,54 @@ def test_a_folded_model_in_torchs_checkpoints():
     assert empty.state_dict()["encoding.folded"].is_meta  # on the device of the others
     empty.load_state_dict(folded.state_dict(), assign=True)
     assert empty.encoding.folded
+
+
+def test_models_within_a_module():
+    """A ViT with a head of its own, and two of them, one of which has no basis."""
+    one, two = vit(encoding="circulant-string"), vit(encoding="rope-mixed")
+    with_head = torch.nn.Sequential(one, torch.nn.Linear(one.config.num_classes, 3))
+    both = torch.nn.ModuleDict({"one": with_head, "two": two})
+    folded, images = fold(both), torch.randn(2, 2, 16, 24)
+    with torch.no_grad():
+        for name, part in both.eval().items():
+            torch.testing.assert_close(folded[name](images), part(images), rtol=1e-5, atol=1e-5)
+    assert folded["one"][0].encoding.is_folded
+    assert not one.encoding.is_folded
+    for other in (torch.nn.Linear(2, 2), "circulant-string"):
+        with pytest.raises(TypeError, match=f"fold takes a ViT, .* not a {type(other).__name__}"):
+            fold(other)
+
+
+CHANGES = {
+    "plain": ({}, {}, True),
+    "narrow": ({}, {"qk_dim": 16}, True),
+    "bias in parts": ({"qkv_bias": True}, {}, True),
+    "norms": ({"qk_norm": True}, {}, False),
+    "gates by queries": ({}, {"values": "gating", "value_options": {"source": "query"}}, False),
+}
+
+
+@pytest.mark.parametrize("encoding", ["cayley-string", "circulant-string"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_of_timm(change, encoding):
+    """Where norms or gates see the queries before their rotation, they keep their basis, and outputs too."""
+    timm = pytest.importorskip("timm")
+    options, parts, is_folded = CHANGES[change]
+    if change == "bias in parts":
+        model = timm.create_model("eva02_tiny_patch14_224", img_size=28, depth=2, **options).eval()
+    else:
+        model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, **options).eval()
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.05)
+    performerize(model, "softmax", encoding=encoding, **parts)
+    for name, p in model.named_parameters():
+        if "encoding" in name or "values" in name:
+            torch.nn.init.normal_(p, std=0.3)
+    folded, images = fold(model), torch.randn(2, 3, *model.patch_embed.img_size)
+    with torch.no_grad():
+        torch.testing.assert_close(folded(images), model(images), rtol=1e-4, atol=1e-5)
+    attention = folded.blocks[0].attn
+    assert attention.encoding.is_folded == is_folded
+    assert not model.blocks[0].attn.encoding.is_folded
+    if is_folded:
+        assert attention.encoding(torch.randn(4, 2)).factor()[0] is None
