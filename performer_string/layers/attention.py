@@ -118,7 +118,8 @@ class SelfAttention(nn.Module):
         Args:
             x: tokens, [B, N, D].
             rotation: rotation of queries and keys from an encoding; None for no rotation.
-            layout: layout of the tokens: which take part, and their positions, which a locality and a value map need.
+            layout: layout of the tokens: which take part, and their positions, which a relative bias and a value map
+                need.
 
         Returns:
             Outputs, [B, N, D].

@@ -78,7 +78,7 @@ class AttentionBackend(nn.Module):
         raise NotImplementedError
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
-        """Return the implied attention matrix, dense and before any locality, for analysis: [B, H, N, N].
+        """Return the implied attention matrix, dense and before any relative bias, for analysis: [B, H, N, N].
 
         By default it is the output for the identity matrix as values.
         """
@@ -135,7 +135,7 @@ class LinearBackend(AttentionBackend):
 class RotatedFeaturesBackend(LinearBackend):
     """`rotated_feature_attention` with its feature map: linear attention with the rotation after the map, a baseline.
 
-    Its rotations have the width of the features. It has no locality.
+    Its rotations have the width of the features. It has no relative bias.
     """
 
     rotates_features = True

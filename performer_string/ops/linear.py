@@ -69,14 +69,14 @@ def linear_attention(
         rotation: rotation R from an encoding; None for the identity. In cross attention rotate queries and keys
             beforehand, each by `rotate` of its rotation.
         locality: relative bias, which attenuates the values by distance and, if it is normalised, the denominator too.
-        positions: positions of the tokens, [N, C], for the locality alone: the rotation contains them already. Decays
-            take time linear in N on a regular grid.
-        num_prefix: number of leading tokens without a position, for the locality.
+        positions: positions of the tokens, [N, C], for the relative bias alone: the rotation contains them already.
+            Decays take time linear in N on a regular grid.
+        num_prefix: number of leading tokens without a position, for the relative bias.
         key_mask: mask of the keys, [B, N], True for keys to attend to. All other tokens, and their positions, must be
             finite too.
         key_bias: bias b of the keys, [B, H, N], finite. Each product of features is multiplied by exp(b_j), as if b_j
-            were added to a logit. With a normalised locality, b is raised to at least 50 below the largest of its head
-            (400 in float64).
+            were added to a logit. With a normalised relative bias, b is raised to at least 50 below the largest of its
+            head (400 in float64).
         cu_seqlens: boundaries of sequences that are packed into a batch of one, [0, n_1, n_1 + n_2, .., N].
             Tokens attend within their sequence. There is no key mask then.
 
@@ -104,7 +104,7 @@ def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: Att
     | --- | --- |
     | no keys, or no samples | zeros, `_no_tokens` |
     | packed sequences | this function, for the sequences of each length |
-    | a locality | `_with_locality`: it sums over the keys itself |
+    | a relative bias | `_with_bias`: it sums over the keys itself |
     | a transform of `torch.func`, or an export | `_with_features`: plain operations |
     | a map with a polynomial kernel | `polynomial_attention`: no features, Triton kernels on a GPU where these apply |
     | a map without a fused form | `_with_features` |
@@ -128,7 +128,7 @@ def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: Att
         k = full_precision(k) * key_weights(key_bias, key_mask, phi.degree)
         key_bias = None
     if locality is not None:
-        return _with_locality(q, k, v, phi, locality, AttentionContext(rotation, None, layout, key_bias))
+        return _with_bias(q, k, v, phi, locality, AttentionContext(rotation, None, layout, key_bias))
     if needs_plain_operations():
         return _with_features(q, k, v, phi, rotation, key_mask, key_bias)
     if (kernel := phi.polynomial_kernel()) is not None:
@@ -196,7 +196,7 @@ def _fused(
         return chunked_attention(q, k, v, form, planes, key_mask, bias)
 
 
-def _with_locality(
+def _with_bias(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -204,13 +204,13 @@ def _with_locality(
     locality: RelativeBias,
     context: AttentionContext,
 ) -> Tensor:
-    """Linear attention with a locality, which sums over the keys itself.
+    """Linear attention with a relative bias, which sums over the keys itself.
 
     A bias of the keys becomes weights w_j = exp(b_j) of the values, with one more column for the denominator:
 
         o_i = sum_j A_ij w_j v_j / sum_j A_ij w_j
 
-    Where a locality is not normalised, the denominator is computed without it.
+    Where a relative bias is not normalised, the denominator is computed without it.
     """
     rotation, layout, key_bias = context.rotation, context.layout, context.key_bias
     (rotated_q, rotated_k), out_dtype = in_one_type(*rotate_pair(q, k, rotation)), v.dtype

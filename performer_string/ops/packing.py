@@ -58,7 +58,7 @@ def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor) -> tuple[int
 def attend_packed(attend: SequenceAttention, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
     """Return the outputs of attention within each packed sequence.
 
-    With a locality, which depends on positions, sequences share a batch only if their grids are known and equal.
+    With a relative bias, which depends on positions, sequences share a batch only if their grids are known and equal.
 
     Args:
         attend: function that computes attention of a batch of sequences of one length.

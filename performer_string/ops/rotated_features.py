@@ -70,7 +70,7 @@ def attend_rotated_features(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, co
 
     Args:
         q, k, v, phi: see `rotated_feature_attention`.
-        context: rotation, mask of the keys or lengths of packed sequences, and bias of the keys; no locality.
+        context: rotation, mask of the keys or lengths of packed sequences, and bias of the keys; no relative bias.
 
     Returns:
         Outputs, [B, H, N, d] in the type of v.

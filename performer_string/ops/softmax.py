@@ -54,8 +54,8 @@ def softmax_attention(
             beforehand, each by `rotate` of its rotation.
         locality: relative bias, which attenuates the values by distance after the softmax, or, if normalised, is a bias
             of the logits. All N x N weights are then held.
-        positions: positions of the tokens, [N, C], for the locality alone: the rotation contains them already.
-        num_prefix: number of leading tokens without a position, for the locality.
+        positions: positions of the tokens, [N, C], for the relative bias alone: the rotation contains them already.
+        num_prefix: number of leading tokens without a position, for the relative bias.
         key_mask: mask of the keys, [B, N], True for keys to attend to. The output of a sample without keys is zero.
         key_bias: bias b of the keys, [B, H, N], finite, added to the logits of each key.
         scale: scale of the logits; None for d^-1/2.
@@ -96,7 +96,7 @@ def attend_softmax(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, s
     if key_bias is not None:
         key_bias = key_logits(key_bias, key_mask)
     if locality is not None:
-        return _softmax_with_locality(q, k, v, scale, locality, layout, key_bias)
+        return _softmax_with_bias(q, k, v, scale, locality, layout, key_bias)
     width, out_dtype = v.shape[-1], v.dtype
     mixed = not q.dtype == k.dtype == v.dtype  # torch's kernels take one type
     if mixed:
@@ -124,7 +124,7 @@ def pad_to_one_width(*tensors: Tensor) -> list[Tensor]:
     return [F.pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in tensors]
 
 
-def _softmax_with_locality(
+def _softmax_with_bias(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -133,7 +133,7 @@ def _softmax_with_locality(
     layout: TokenLayout,
     key_bias: Tensor | None,
 ) -> Tensor:
-    """Softmax attention with a locality, with all weights [B, H, N, N] in float32 or better.
+    """Softmax attention with a relative bias, with all weights [B, H, N, N] in float32 or better.
 
     Args:
         q, k, v: rotated queries, rotated keys and values, [B, H, N, d].

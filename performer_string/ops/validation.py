@@ -48,9 +48,9 @@ def check_context(context: AttentionContext, q: Tensor, k: Tensor) -> None:
     """Raise an error unless rotation, locality and layout fit queries and keys [B, H, N, d], and all have a use.
 
     Raises:
-        TypeError: a rotation or a locality of another kind.
-        ValueError: another number of heads or tokens, the rotation of an encoding that adds to the tokens, a locality
-            without positions, or positions and prefix tokens that nothing uses.
+        TypeError: a rotation or a relative bias of another kind.
+        ValueError: another number of heads or tokens, the rotation of an encoding that adds to the tokens, a relative
+            bias without positions, or positions and prefix tokens that nothing uses.
     """
     rotation, locality, layout = context.rotation, context.locality, context.layout
     check_rotation(rotation, q, k)
@@ -196,7 +196,7 @@ def check_positions(positions: Tensor, finite: bool = True) -> None:
 
 
 def check_locality(locality: RelativeBias, positions: Tensor | None, q: Tensor, k: Tensor) -> None:
-    """Raise an error unless a locality fits the heads and tokens of queries and keys [B, H, N, d], with positions.
+    """Raise an error unless a relative bias fits the heads and tokens of queries and keys [B, H, N, d], with positions.
 
     Raises:
         TypeError: `locality` is no relative bias.

@@ -83,7 +83,7 @@ def performerize(
 ) -> PerformerizeReport:
     """Swap the attention of a ViT of timm in place. All weights and their names stay.
 
-    Checkpoints of timm load. With an encoding, a locality, a value map, a gate or a `qk_dim`, which have weights
+    Checkpoints of timm load. With an encoding, a relative bias, a value map, a gate or a `qk_dim`, which have weights
     of their own, they load with `strict=False`. Where an encoding takes the place of a learned rotation in every block,
     timm's, `rope`, is frozen: nothing uses it.
 
@@ -104,9 +104,9 @@ def performerize(
             first.
         qk_dim: width of queries and keys; None for timm's. Fixed maps after its projections give the smallest error
             of the scores: by the singular vectors of W_Q^T W_K, or by the strongest planes of its rotation.
-        positions: position mode, `extrapolate` or `interpolate`, for an encoding, a locality or a value map.
+        positions: position mode, `extrapolate` or `interpolate`, for an encoding, a relative bias or a value map.
         layers: indices of the blocks to change; None for all.
-        seed: seed of the random features, and of the initial weights of encodings, localities and value maps.
+        seed: seed of the random features, and of the initial weights of encodings, relative biases and value maps.
         images: images to measure the errors on, [B, channels, height, width], normalised; None to measure nothing.
 
     Returns:
@@ -170,7 +170,7 @@ def performerize(
 
 
 def undecayed(model: nn.Module, indices: Sequence[int]) -> frozenset[str]:
-    """Return the names of the parameters of new parts: encodings, localities, value maps, gates, learned features."""
+    """Return the names of the parameters of new parts: encodings, biases, value maps, gates, learned features."""
     new = ("encoding.", "locality.", "values.", "key_gate", "backend.")
     prefixes = tuple(f"blocks.{i}.attn.{part}" for i in indices for part in new)
     return frozenset(name for name, _ in model.named_parameters() if name.startswith(prefixes))

@@ -75,7 +75,7 @@ class PatchGrid:
 
 
 class TimmAttention(nn.Module):
-    """Attention of timm with its own projections, norms and gates, and with the backend, encoding and locality given.
+    """Attention of timm with its own projections, norms and gates, and parts of this library.
 
     Args:
         source: `Attention`, `AttentionRope` or `EvaAttention` of timm. Its parameters are shared, not copied.
@@ -84,7 +84,7 @@ class TimmAttention(nn.Module):
             `apply_rot_embed_cat`; None to leave that rotation out.
         encoding: encoding of queries and keys, or None.
         locality: relative bias, which attenuates the values by distance, or None.
-        grid: grid of the patches, for an encoding, a locality or a value map.
+        grid: grid of the patches, for an encoding, a relative bias or a value map.
         values: value map, which wraps the weighted sum over the keys, or None.
         key_gate: whether to weigh each key by exp(4 u_h x), as `SelfAttention`, with u learned from zero.
 

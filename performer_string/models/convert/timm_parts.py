@@ -1,4 +1,4 @@
-"""The parts that an attention of timm gets from this library: backend, encoding, locality and value map."""
+"""The parts that an attention of timm gets from this library: backend, encoding, relative bias and value map."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from performer_string.layers.backends import ROTATED_FEATURES, check_capable
 from performer_string.models.config.parts import AttentionConfig, BiasConfig, ValuesConfig
 from performer_string.models.convert.timm_attention import PatchGrid, TimmAttention
 from performer_string.models.convert.timm_checks import check_width
-from performer_string.models.vit.build import build_backend, build_layer_locality, build_layer_values
+from performer_string.models.vit.build import build_backend, build_layer_bias, build_layer_values
 from performer_string.position import ENCODINGS, Encoding, Sizes, build_encoding
 from performer_string.utils.registry import check_named, check_reserved
 from performer_string.utils.seeds import seeded
@@ -67,7 +67,7 @@ class TimmParts(ValuesConfig, BiasConfig, AttentionConfig):
         sizes = Sizes(source.head_dim, source.num_heads, grid=None if grid is None else grid.train_grid, qk_dim=width)
         backend = build_backend(self, sizes, layer, self.seed)
         encoding = self.build_encoding(sizes, layer)
-        locality = build_layer_locality(self, sizes, layer, self.seed)
+        locality = build_layer_bias(self, sizes, layer, self.seed)
         values = build_layer_values(self, sizes, layer, self.seed)
         for part in (backend, encoding, locality, values):
             if part is not None:

@@ -32,7 +32,7 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
             size.
         positions: positions of the patches, [B, N, C], left out where those of the padded grid serve. With positions
             interpolated, and with `absolute` ones, the position of a patch depends on the size of its image. A
-            locality, which needs one grid for all images, is then an error of the model.
+            relative bias, which needs one grid for all images, is then an error of the model.
 
     Raises:
         ValueError: no images, images of several channels, types or devices, or ones that the patches do not divide.

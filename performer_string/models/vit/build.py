@@ -97,7 +97,7 @@ def build_backend(config: AttentionConfig, sizes: Sizes, layer: int, seed: int) 
     )
 
 
-def build_layer_locality(config: BiasConfig, sizes: Sizes, layer: int, stream: int) -> RelativeBias | None:
+def build_layer_bias(config: BiasConfig, sizes: Sizes, layer: int, stream: int) -> RelativeBias | None:
     """Build the relative bias of a layer, or None; `stream` is the seed of the initial values."""
     if config.locality is None:
         return None
@@ -137,7 +137,7 @@ def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix
     c, width, depth, heads = config, cast(int, config.width), cast(int, config.depth), cast(int, config.num_heads)
     sizes = Sizes(width // heads, heads, len(grid), grid, qk_dim=c.query_width)
     backend = build_backend(c, sizes, layer, c.seed)
-    locality = build_layer_locality(c, sizes, layer, stream)
+    locality = build_layer_bias(c, sizes, layer, stream)
     values = build_layer_values(c, sizes, layer, stream)
     if values is not None and values.counts_patches and c.position_unit != "patch":
         raise ValueError(f"the value map {c.values} takes positions in patches: position_unit must be patch.")

@@ -239,7 +239,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         return [attention.backend for attention in self.attentions()]
 
     def localities(self) -> list[RelativeBias]:
-        """Return the locality of each layer; an empty list where there is none."""
+        """Return the relative bias of each layer; an empty list where there is none."""
         return [each.locality for each in self.attentions() if each.locality is not None]
 
     def no_weight_decay(self) -> set[str]:
