@@ -80,12 +80,7 @@ class ArcCosineFeatures(RandomFeatures):
     Source: Cho and Saul, 2009.
 
     Args:
-        head_dim: width d of a head.
-        num_heads: number H of heads, each with its own rows of W.
-        num_features: width m of phi.
-        seed: seed of the random projection.
-        learned: whether the projection is a parameter.
-        order: exponent p, from 1 to 32.
+        order: exponent p, from 1 to 32. The other arguments are those of `RandomFeatures`.
 
     Raises:
         ValueError: an order out of range.

@@ -23,12 +23,7 @@ class PositiveFeatures(RandomFeatures):
     Source: Choromanski et al., arXiv:2009.14794, Lemma 1.
 
     Args:
-        head_dim: width d of a head.
-        num_heads: number H of heads, each with its own rows of W.
-        num_features: width m of phi.
-        seed: seed of the random projection.
-        learned: whether the projection is a parameter.
-        scale: scale s of the logits, d^-1/2 by default.
+        scale: scale s of the logits, d^-1/2 by default. The other arguments are those of `RandomFeatures`.
 
     Raises:
         ValueError: a scale that is not positive.

@@ -32,15 +32,7 @@ def relative_bias(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
 
 
 def key_logits(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
-    """Return b_j - max_i b_i with finite entries, for kernels that add it to logits.
-
-    Args:
-        key_bias: bias b of the keys, [B, H, N].
-        key_mask: mask of the keys, [B, N], True for keys to attend to; None for all.
-
-    Returns:
-        Biases, [B, H, N]. All are at least `NEGLIGIBLE`.
-    """
+    """Return `relative_bias` of at least `NEGLIGIBLE`, which is finite, for kernels that add it to logits."""
     return relative_bias(key_bias, key_mask).clamp(min=NEGLIGIBLE)
 
 
@@ -48,8 +40,7 @@ def key_weights(key_bias: Tensor, key_mask: Tensor | None, degree: int = 1, leas
     """Return exp((b_j - max_i b_i) / degree), the largest weight of each head being 1.
 
     Args:
-        key_bias: bias b of the keys, [B, H, N].
-        key_mask: mask of the keys, [B, N], True for keys to attend to; None for all.
+        key_bias, key_mask: see `relative_bias`.
         degree: degree of homogeneous features, whose keys are scaled by the weight.
         least: lower bound of the exponent.
 

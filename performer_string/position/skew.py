@@ -124,10 +124,8 @@ class DenseGenerator(SkewGenerator):
     """Skew-symmetric matrix with every entry learned. Source: arXiv:2502.02562, section 3.2.
 
     Args:
-        heads: number of matrices.
-        head_dim: width d of a head.
-        init_std: standard deviation of the initial entries.
         both_triangles: whether the entries of both triangles of A are learned, with S = A - A^T, as in the sources.
+            The other arguments are those of `SkewGenerator`.
     """
 
     def __init__(self, heads: int, head_dim: int, init_std: float, *, both_triangles: bool = False):
@@ -144,11 +142,6 @@ class BlockDiagonalGenerator(SkewGenerator):
 
     It commutes with the rotation of its plane, so that the encoding is RoPE. It is one of the variants of the sources.
     The last dimension of an odd width is not rotated.
-
-    Args:
-        heads: number of matrices.
-        head_dim: width d of a head.
-        init_std: standard deviation of the initial entries.
     """
 
     def __init__(self, heads: int, head_dim: int, init_std: float):

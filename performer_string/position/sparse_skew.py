@@ -14,11 +14,9 @@ class BandedGenerator(SkewGenerator):
     """Skew-symmetric matrix whose learned entries (i, j) have j - i at most the bandwidth.
 
     Args:
-        heads: number of matrices.
-        head_dim: width d of a head.
-        init_std: standard deviation of the initial entries.
         bandwidth: largest j - i of the learned entries, from 1 to d - 1; by default 2, or 1 where d = 2.
         both_triangles: whether the entries of both triangles of A are learned, with S = A - A^T, as in the sources.
+            The other arguments are those of `SkewGenerator`.
 
     Raises:
         ValueError: a bandwidth out of range.
@@ -54,10 +52,8 @@ class RandomGenerator(SkewGenerator):
     The entries of each head are chosen at construction and saved with the checkpoint.
 
     Args:
-        heads: number of matrices.
-        head_dim: width d of a head.
-        init_std: standard deviation of the initial entries.
         fraction: fraction of the entries above the diagonal that are learned, in (0, 1]; at least one entry is.
+            The other arguments are those of `SkewGenerator`.
 
     Raises:
         ValueError: a fraction out of range.
@@ -87,10 +83,8 @@ class TopKGenerator(DenseGenerator):
     All entries are parameters; only those k enter S and get gradients.
 
     Args:
-        heads: number of matrices.
-        head_dim: width d of a head.
-        init_std: standard deviation of the initial entries.
         k: number of entries above the diagonal, from 1 to d (d - 1) / 2; by default 24, or all where there are fewer.
+            The other arguments are those of `SkewGenerator`.
 
     Raises:
         ValueError: k out of range.

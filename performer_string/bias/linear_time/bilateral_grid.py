@@ -90,18 +90,8 @@ class _GridSum(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        source: FeatureSource,
-        cells: Cells,
-        axes: list[int],
-        masked: Tensor | None,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        key_sums: Tensor | None,
-        *learned_and_weights: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, source: FeatureSource, cells: Cells, axes: list[int], *tensors: Any) -> Tensor:
+        masked, q, k, v, key_sums, *learned_and_weights = tensors  # of `SumInputs.tensors`, and the blurs' weights
         ctx.source, ctx.cells, ctx.axes, ctx.has_key_sums = source, cells, axes, key_sums is not None
         blurs = _blurs(learned_and_weights[len(source.learned) :], axes)
         width = v.shape[-1]

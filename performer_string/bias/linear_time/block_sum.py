@@ -64,18 +64,9 @@ class _BlockSum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        source: FeatureSource,
-        blocks: Blocks,
-        decays: Decays,
-        log_factors: Tensor,
-        masked: Tensor | None,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        key_sums: Tensor | None,
-        *learned: Tensor,
+        ctx: Any, source: FeatureSource, blocks: Blocks, decays: Decays, log_factors: Tensor, *tensors: Any
     ) -> Tensor:
+        masked, q, k, v, key_sums, *learned = tensors  # of `SumInputs.tensors`
         ctx.source, ctx.blocks, ctx.decays, ctx.has_key_sums = source, blocks, decays, key_sums is not None
         width, bands = v.shape[-1], len(q)
         total = v.new_zeros(v.shape[2], source.size, 1) if key_sums is None else key_sums  # [B, m, .]

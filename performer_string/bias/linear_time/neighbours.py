@@ -73,19 +73,9 @@ class _NeighbourSum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        source: FeatureSource,
-        grid: Grid,
-        tiling: Tiling,
-        products: torch.dtype,
-        table: Tensor,
-        masked: Tensor | None,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        key_sums: Tensor | None,
-        *learned: Tensor,
+        ctx: Any, source: FeatureSource, grid: Grid, tiling: Tiling, products: torch.dtype, table: Tensor, *tensors: Any
     ) -> Tensor:
+        masked, q, k, v, key_sums, *learned = tensors  # of `SumInputs.tensors`
         ctx.save_for_backward(table, masked, q, k, v, key_sums, *learned)
         ctx.source, ctx.grid, ctx.tiling, ctx.products = source, grid, tiling, products
         out = v.new_zeros(*v.shape[:-1], v.shape[-1] + 1)

@@ -59,19 +59,8 @@ class _WindowSum(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        source: FeatureSource,
-        grid: Grid,
-        radius: Triple,
-        table: Tensor,
-        masked: Tensor | None,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        key_sums: Tensor | None,
-        *learned: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, source: FeatureSource, grid: Grid, radius: Triple, table: Tensor, *tensors: Any) -> Tensor:
+        masked, q, k, v, key_sums, *learned = tensors  # of `SumInputs.tensors`
         ctx.save_for_backward(table, masked, q, k, v, key_sums, *learned)
         ctx.source, ctx.grid, ctx.radius = source, grid, radius
         width = v.shape[-1]
