@@ -117,64 +117,45 @@ def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: Att
     Returns:
         Outputs, [B, H, N, e] in the type of v.
     """
-    rotation, locality, layout, key_bias = context.rotation, context.locality, context.layout, context.key_bias
     if not k.shape[-2] or not v.shape[0]:
         return _no_tokens(q, k, v, phi, context)
-    if layout.lengths is not None:
+    if context.layout.lengths is not None:
         return attend_packed(lambda q, k, v, part: attend_linear(q, k, v, phi, part), q, k, v, context)
-    key_mask = layout.mask
-    if key_bias is not None and phi.degree is not None:
+    if context.key_bias is not None and phi.degree is not None:
         # The norm of a key is its weight. The error of rounding it would grow with the degree.
-        k = full_precision(k) * key_weights(key_bias, key_mask, phi.degree)
-        key_bias = None
-    if locality is not None:
-        return _with_bias(q, k, v, phi, locality, AttentionContext(rotation, None, layout, key_bias))
+        k = full_precision(k) * key_weights(context.key_bias, context.layout.mask, phi.degree)
+        context = AttentionContext(context.rotation, context.locality, context.layout)
+    if context.locality is not None:
+        return _with_bias(q, k, v, phi, context.locality, context)
     if needs_plain_operations():
-        return _with_features(q, k, v, phi, rotation, key_mask, key_bias)
+        return _with_features(q, k, v, phi, context)
     if (kernel := phi.polynomial_kernel()) is not None:
-        q, k = rotate_pair(q, k, rotation)
+        q, k = rotate_pair(q, k, context.rotation)
         with without_autocast(q):
-            return polynomial_attention(q, k, v, kernel, key_mask, key_bias)
+            return polynomial_attention(q, k, v, kernel, context.layout.mask, context.key_bias)
     form = phi.form()
-    if form is None:
-        return _with_features(q, k, v, phi, rotation, key_mask, key_bias)
-    return _fused(q, k, v, form, rotation, key_mask, key_bias)
+    return _with_features(q, k, v, phi, context) if form is None else _fused(q, k, v, form, context)
 
 
-def _with_features(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    phi: FeatureMap,
-    rotation: Rotation | None,
-    key_mask: Tensor | None,
-    key_bias: Tensor | None,
-) -> Tensor:
+def _with_features(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: AttentionContext) -> Tensor:
     """Linear attention by plain operations for any map, which hold the N x m features of all tokens."""
-    q, k = in_one_type(*rotate_pair(q, k, rotation))
+    q, k = in_one_type(*rotate_pair(q, k, context.rotation))
     with without_autocast(q):
-        fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
-        if key_bias is not None:
-            fk = fk * key_weights(key_bias, key_mask).to(fk.dtype)
+        fq, fk = phi.pair(q, k, context.layout.mask)  # [B, H, N, m]
+        if context.key_bias is not None:
+            fk = fk * key_weights(context.key_bias, context.layout.mask).to(fk.dtype)
         numerator = fq @ (fk.mT @ v.to(fk.dtype))  # [B, H, N, m] [B, H, m, e]
         return safe_divide(numerator, fq @ fk.sum(dim=-2)[..., None]).to(v.dtype)
 
 
-def _fused(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    form: FeatureForm,
-    rotation: Rotation | None,
-    key_mask: Tensor | None,
-    key_bias: Tensor | None,
-) -> Tensor:
+def _fused(q: Tensor, k: Tensor, v: Tensor, form: FeatureForm, context: AttentionContext) -> Tensor:
     """Linear attention without N x m features, by the Triton kernels where these apply, otherwise in chunks.
 
     On a GPU a warning says once per reason why the Triton kernels do not apply. Both give the same outputs up to
     rounding, unless keys of one head differ so much in norm that powers of the smaller norms leave float32.
     Chunks scale all keys by the largest norm, and Triton scales each feature by its largest value.
     """
+    rotation, key_mask, key_bias = context.rotation, context.layout.mask, context.key_bias
     if rotation is not None:  # chunks and kernels do not check the number of angles
         rotation.check(q)
         rotation.check(k)
@@ -197,12 +178,7 @@ def _fused(
 
 
 def _with_bias(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    phi: FeatureMap,
-    locality: RelativeBias,
-    context: AttentionContext,
+    q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, locality: RelativeBias, context: AttentionContext
 ) -> Tensor:
     """Linear attention with a relative bias, which sums over the keys itself.
 

@@ -120,18 +120,6 @@ def check_reserved(argument: str, options: Mapping[str, Any] | None) -> None:
         raise ValueError(f"{argument} cannot have {name!r}, which the model itself gives: leave it out.")
 
 
-def check_named(part: str, name: str | None, options: Mapping[str, Any] | None, table: Mapping[str, Any]) -> None:
-    """Raise a ValueError where a part has options and no name.
-
-    Args:
-        part: name of the part with its article, for the message.
-        name, options: name and options of the part.
-        table: registry of the parts of this kind.
-    """
-    if name is None and options:
-        raise ValueError(f"options of {part}, {dict(options)}, but none is named. Known: {', '.join(table)}.")
-
-
 def construct(
     kind: str,
     name: str,

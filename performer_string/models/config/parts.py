@@ -12,7 +12,7 @@ from performer_string.layers.backends import ATTENTIONS
 from performer_string.layers.values import VALUE_MAPS
 from performer_string.position import ENCODINGS, check_effects
 from performer_string.position.grid import PositionMode, check_position_mode
-from performer_string.utils.registry import RESERVED_OPTIONS, check_named, check_options, check_reserved, choose, lookup
+from performer_string.utils.registry import RESERVED_OPTIONS, check_options, check_reserved, choose, lookup
 from performer_string.utils.renames import current_name
 from performer_string.utils.validation import check_positive
 
@@ -20,15 +20,24 @@ MAX_TEMPERATURE = 16.0
 PositionUnit = Literal["patch", "image", "half-image", "raster"]
 
 
-def check_named_part(kind: str, option: str, name: str, table: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def check_named_part(
+    kind: str, option: str, name: str | None, table: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
     """Check a name in a registry and its options.
 
     Args:
         kind: kind of the part, for messages.
         option: name of the field that holds the options.
-        name, table: name of the part and the registry.
+        name, table: name of the part, or None for no part, and the registry.
         options: options of the part.
+
+    Raises:
+        ValueError: an unknown name or option, a value of another type, or options of no part.
     """
+    if name is None:
+        if options:
+            raise ValueError(f"{option} has {dict(options)}, but no {kind} is named. Known: {', '.join(table)}.")
+        return
     build = lookup(kind, name, table)
     check_reserved(option, options)
     check_options(kind, name, build, options, RESERVED_OPTIONS)
@@ -175,9 +184,7 @@ class BiasConfig:
 
     def check_bias(self) -> None:
         """Raise a ValueError for unknown names and options."""
-        check_named("a locality", self.locality, self.locality_options, LOCALITIES)
-        if self.locality is not None:
-            check_named_part("locality", "locality_options", self.locality, LOCALITIES, self.locality_options)
+        check_named_part("locality", "locality_options", self.locality, LOCALITIES, self.locality_options)
 
 
 @dataclass(kw_only=True)
@@ -194,9 +201,7 @@ class ValuesConfig:
 
     def check_values(self) -> None:
         """Raise a ValueError for unknown names and options."""
-        check_named("a value map", self.values, self.value_options, VALUE_MAPS)
-        if self.values is not None:
-            check_named_part("value map", "value_options", self.values, VALUE_MAPS, self.value_options)
+        check_named_part("value map", "value_options", self.values, VALUE_MAPS, self.value_options)
 
 
 @dataclass(kw_only=True)

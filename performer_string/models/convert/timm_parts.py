@@ -9,12 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from performer_string.layers.backends import ROTATED_FEATURES, check_capable
-from performer_string.models.config.parts import AttentionConfig, BiasConfig, ValuesConfig
+from performer_string.models.config.parts import AttentionConfig, BiasConfig, ValuesConfig, check_named_part
 from performer_string.models.convert.timm_attention import PatchGrid, TimmAttention
 from performer_string.models.convert.timm_checks import check_width
 from performer_string.models.vit.build import build_backend, build_layer_bias, build_layer_values
 from performer_string.position import ENCODINGS, Encoding, Sizes, build_encoding
-from performer_string.utils.registry import check_named, check_reserved
 from performer_string.utils.seeds import seeded
 
 
@@ -34,8 +33,7 @@ class TimmParts(ValuesConfig, BiasConfig, AttentionConfig):
         self.check_attention()
         self.check_bias()
         self.check_values()
-        check_named("an encoding", self.encoding, self.encoding_options, ENCODINGS)
-        check_reserved("encoding_options", self.encoding_options)
+        check_named_part("encoding", "encoding_options", self.encoding, ENCODINGS, self.encoding_options)
         if self.attention == ROTATED_FEATURES:
             raise ValueError(
                 f"{self.attention} rotates features, which timm has no rotation for; use 'linear' or 'softmax'."

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from performer_string.ops.forms import FeatureForm
 from performer_string.ops.triton.device import WIDEST, is_interpreted, why_other_inputs
-from performer_string.ops.triton.operator import fused_forward
-from performer_string.ops.triton.passes import run_backward, run_forward
+from performer_string.ops.triton.operator import fused_forward, run_backward, run_forward
 from performer_string.utils.autograd import first_order
 
 HIGHEST_ORDER = 16  # highest order of powers

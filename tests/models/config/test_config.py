@@ -37,7 +37,7 @@ def test_a_variant_beside_sizes_of_ones_own_is_an_error():
         ({"encoding_options": {"blok_size": 4}}, "Did you mean 'block_size'"),
         ({"locality": "gaussian", "locality_options": {"sgma": 2.0}}, "Did you mean 'sigma'"),
         ({"values": "lepe", "value_options": {"kernel": 3}}, "Did you mean 'kernel_size'"),
-        ({"locality_options": {"sigma": 2.0}}, "but none is named"),
+        ({"locality_options": {"sigma": 2.0}}, "but no locality is named"),
         ({"encoding_options": {"head_dim": 4}}, "cannot have 'head_dim'"),
         (
             {"encoding": "rope-mixed", "encoding_options": {"start": "uniform", "base": 3.0}},

@@ -208,9 +208,9 @@ def test_some_layers():
     [
         ({"attention": "linaer"}, {}, "Did you mean 'linear'"),
         ({"encoding": "absolute"}, {}, "adds to the tokens and is no part of attention"),
-        ({"encoding_options": {"base": 2.0}}, {}, "but none is named"),
-        ({"locality_options": {"sigma": 2.0}}, {}, "but none is named"),
-        ({"value_options": {"kernel_size": 3}}, {}, "options of a value map, .* but none is named"),
+        ({"encoding_options": {"base": 2.0}}, {}, "but no encoding is named"),
+        ({"locality_options": {"sigma": 2.0}}, {}, "but no locality is named"),
+        ({"value_options": {"kernel_size": 3}}, {}, "value_options has .* but no value map is named"),
         ({"encoding": "rope", "encoding_options": {"layers": 3}}, {}, "encoding_options cannot have 'layers'"),
         ({"encoding": "rope", "encoding_options": {"qk_dim": 5}}, {}, "encoding_options cannot have 'qk_dim'"),
         ({"encoding": "rope", "encoding_options": {"grid": None}}, {}, "encoding_options cannot have 'grid'"),

@@ -214,9 +214,9 @@ def test_bad_configurations():
     for changes, message in (
         ({"locality": "gausian"}, "unknown locality 'gausian'. Did you mean 'gaussian'"),
         ({"locality": "gaussian", "locality_options": {"sigmas": 2}}, "no option 'sigmas'. Did you mean 'sigma'"),
-        ({"locality_options": {"sigma": 2}}, "options of a locality, .*, but none is named. Known: gaussian"),
+        ({"locality_options": {"sigma": 2}}, "locality_options has .*, but no locality is named. Known: gaussian"),
         ({"values": "gateing"}, "unknown value map 'gateing'. Did you mean 'gating'"),
-        ({"value_options": {"source": "query"}}, "options of a value map, .*, but none is named. Known: gating"),
+        ({"value_options": {"source": "query"}}, "value_options has .*, but no value map is named. Known: gating"),
         ({"locality": "gaussian", "attention": "performer-pytorch"}, 'has no locality; use "linear" or "softmax"'),
         (
             {"locality": "table", "locality_options": {"num_heads": 3}},
