@@ -66,7 +66,7 @@ def shrunk_note(vit: ViT, paths: Sequence[str]) -> str:
         vit: the model.
         paths: paths of the images that were read.
     """
-    if vit.placing()[0] != "extrapolate":
+    if vit.position_mode()[0] != "extrapolate":
         return ""
     size = patch_and_image(vit.config.patch_size, vit.config.image_size)[1]
     count = sum(is_larger(path, size) for path in paths)

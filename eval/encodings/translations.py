@@ -223,7 +223,7 @@ def moved_logits(vit: ViT, images: Tensor, shift: float) -> Tensor:
     """Return the logits with all positions translated, including those of a learned table."""
     positions = grid_positions(vit.train_grid, dtype=torch.float64) + shift
     places = vit.table_positions(vit.train_grid)
-    if places is None or vit.places_are_positions():
+    if places is None or vit.table_shares_positions():
         return vit(images, positions)
     with ModelChanges() as changes:
         changes.replace(vit, "table_positions", lambda *_: places + shift)  # these are no argument of the model

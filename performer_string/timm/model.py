@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from performer_string.images.preprocessing import Preprocessing
 from performer_string.layers.dense_head import build_head
 from performer_string.models.config import ViTConfig, patch_and_image
-from performer_string.models.vit.intermediate import block_outputs, places_of
+from performer_string.models.vit.intermediate import block_indices, block_outputs
 from performer_string.models.vit.model import STEM, ViT
 from performer_string.timm.names import POOLS, own_weights, pool_of
 
@@ -196,7 +196,7 @@ class TimmViT(ViT):
             raise ValueError(f"output_fmt must be NCHW or NLC, not {output_fmt!r}.")
         if attn_mask is not None:
             raise ValueError("attn_mask: linear attention has no weights to mask. Use forward(images, patch_mask=...).")
-        wanted = places_of(len(self.blocks) if indices is None else indices, len(self.blocks))
+        wanted = block_indices(len(self.blocks) if indices is None else indices, len(self.blocks))
         grid, prefix = self.grid(*x.shape[2:]), self.num_prefix
         tokens, taken = block_outputs(self, x, wanted, wanted[-1] if stop_early else len(self.blocks) - 1, norm)
         patches = [each[:, prefix:] for each in taken]
@@ -236,7 +236,7 @@ class TimmViT(ViT):
         Returns:
             Indices of the blocks asked for.
         """
-        wanted = places_of(len(self.blocks) if indices is None else indices, len(self.blocks))
+        wanted = block_indices(len(self.blocks) if indices is None else indices, len(self.blocks))
         self.blocks = self.blocks[: wanted[-1] + 1]
         if prune_norm:
             self.norm.requires_grad_(False)  # its type is that of the model

@@ -40,7 +40,7 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
     """
     check_alike(images)
     grids = [vit.grid(*image.shape[1:]) for image in images]
-    if vit.absolute is not None and not vit.places_are_positions() and len(set(grids)) > 1:
+    if vit.absolute is not None and not vit.table_shares_positions() and len(set(grids)) > 1:
         raise ValueError(
             "a patch of this model has one position in its absolute table, by the size of the image, and another one "
             "for its rotation, and a batch has one for both: pass the images as a list, which packs them."
@@ -55,7 +55,7 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
     def extended_positions(grid: tuple[int, ...]) -> Tensor:
         """Return the positions on an image's grid, continued over the largest one: [N, C]."""
         positions = vit.grid_positions(grid, images[0].device)
-        steps = positions.new_tensor(grid_steps(grid, *vit.placing()))
+        steps = positions.new_tensor(grid_steps(grid, *vit.position_mode()))
         return positions[0] + grid_positions(largest, device=positions.device, dtype=positions.dtype) * steps
 
     batch = {"images": torch.stack([pad(image, vit.patch) for image in images])}
@@ -63,6 +63,6 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
         ones = [1] * len(vit.patch)
         masks = [torch.ones(grid, dtype=torch.bool, device=images[0].device) for grid in grids]
         batch["patch_mask"] = torch.stack([pad(mask, ones).flatten() for mask in masks])
-        if vit.placing()[0] != "extrapolate":
+        if vit.position_mode()[0] != "extrapolate":
             batch["positions"] = torch.stack([extended_positions(grid) for grid in grids])
     return batch

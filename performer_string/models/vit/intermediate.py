@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from performer_string.models.vit.model import ViT
 
 
-def places_of(n: int | Sequence[int], depth: int) -> list[int]:
+def block_indices(n: int | Sequence[int], depth: int) -> list[int]:
     """Return the indices of blocks, in ascending order: the last n for a number, else those of the list.
 
     Raises:
-        ValueError: more blocks than there are, none, or a place that is not there.
+        ValueError: more blocks than there are, none, or an index that is not there.
     """
     if isinstance(n, int):
         if not 1 <= n <= depth:
-            raise ValueError(f"n is a number of blocks from 1 to {depth}, or a list of their places, not {n}.")
+            raise ValueError(f"n is a number of blocks from 1 to {depth}, or a list of their indices, not {n}.")
         return list(range(depth - n, depth))
-    missing = [place for place in n if not -depth <= place < depth]
+    missing = [i for i in n if not -depth <= i < depth]
     if missing or not n:
         raise ValueError(f"the blocks are counted from 0 to {depth - 1}, or from the end by -1 and on, not {list(n)}.")
-    return sorted({place % depth for place in n})
+    return sorted({i % depth for i in n})
 
 
 def block_outputs(
@@ -51,9 +51,9 @@ def block_outputs(
     """
     x, rotations, layout = vit.stem(images, positions, patch_mask)
     outputs: list[Tensor] = []
-    for place, block in enumerate(list(vit.blocks)[: last + 1]):
-        x = vit.apply_block(block, x, rotations[place], layout)
-        if place in wanted:
+    for i, block in enumerate(list(vit.blocks)[: last + 1]):
+        x = vit.apply_block(block, x, rotations[i], layout)
+        if i in wanted:
             outputs.append(vit.norm(x) if norm else x)
     return x, outputs
 
@@ -75,7 +75,7 @@ def intermediate_layers(
     """
     if return_class_token and vit.config.pool != "cls":
         raise ValueError(f"this model has no class token: it was built with pool={vit.config.pool!r}, not 'cls'.")
-    wanted = places_of(n, len(vit.blocks))
+    wanted = block_indices(n, len(vit.blocks))
     last = wanted[-1]  # blocks after it are not needed
     _, outputs = block_outputs(vit, images, wanted, last, norm, positions, patch_mask)
     patches = [each[:, vit.num_prefix :] for each in outputs]

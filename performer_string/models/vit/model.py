@@ -31,7 +31,7 @@ from performer_string.models.vit.initialise import initialise
 from performer_string.models.vit.intermediate import intermediate_layers
 from performer_string.models.vit.packing import forward_packed
 from performer_string.models.vit.patches import check_images, check_patch_positions, embed_patches, patchify
-from performer_string.models.vit.placement import Placement
+from performer_string.models.vit.positions import TokenPositions
 from performer_string.models.vit.preprocessed import Preprocessed
 from performer_string.ops.layout import TokenLayout
 from performer_string.ops.validation import check_mask
@@ -51,7 +51,7 @@ def _rename_weights(model: nn.Module, state_dict: dict[str, Any], prefix: str, *
     rename_table(state_dict, prefix, beside=cast(ViT, model).absolute is not None)
 
 
-class ViT(Saved, Preprocessed, Placement, nn.Module):
+class ViT(Saved, Preprocessed, TokenPositions, nn.Module):
     """Vision Transformer: images [B, channels, *sizes] to logits [B, classes].
 
     Args:

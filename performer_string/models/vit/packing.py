@@ -71,8 +71,8 @@ def packed_stem(vit: ViT, images: Sequence[Tensor]) -> tuple[Tensor, list[Rotati
     lengths = [len(positions) for positions in centred]
     patches = torch.cat([positions[vit.num_prefix :] for positions in centred])  # [sum of N_i, C]
     counts = [length - vit.num_prefix for length in lengths]
-    places = [vit.table_positions(grid) for grid in grids]
-    table = None if places[0] is None else torch.cat(cast(list[Tensor], places))  # [sum of N_i, C]
+    in_table = [vit.table_positions(grid) for grid in grids]
+    table = None if in_table[0] is None else torch.cat(cast(list[Tensor], in_table))  # [sum of N_i, C]
     x = embed_patches(vit, pixels.to(vit.norm.weight.dtype), patches, table, counts)
     regular = tuple(layouts[grid].grid for grid in grids)
     layout = TokenLayout(torch.cat(centred), None, vit.num_prefix, lengths=tuple(lengths), grids_of=regular)

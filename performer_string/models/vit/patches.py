@@ -68,7 +68,7 @@ def patchify(images: Tensor, patch: Sequence[int]) -> Tensor:
 
 
 def embed_patches(
-    vit: ViT, pixels: Tensor, positions: Tensor, places: Tensor | None, counts: Sequence[int] | None = None
+    vit: ViT, pixels: Tensor, positions: Tensor, table_positions: Tensor | None, counts: Sequence[int] | None = None
 ) -> Tensor:
     """Return tokens with position embeddings and dropout, and prefix tokens before those of each image.
 
@@ -76,7 +76,7 @@ def embed_patches(
         vit: model that embeds the patches.
         pixels: pixels of the patches, [B, N, channels p q], in the type of the weights.
         positions: positions of the patches, [N, C] or [B, N, C].
-        places: positions of the patches in the table beside the encoding, where the model has one.
+        table_positions: positions of the patches in the table beside the encoding, where the model has one.
         counts: number of patches of each image that is packed in a batch of one; None for one image per sample.
 
     Returns:
@@ -86,8 +86,8 @@ def embed_patches(
     embedding = vit.encoding.embedding(vit.in_units(positions))
     x = x if embedding is None else x + embedding.to(x.dtype)
     if vit.absolute is not None:
-        assert places is not None
-        x = x + vit.absolute.embedding(places).to(x.dtype)
+        assert table_positions is not None
+        x = x + vit.absolute.embedding(table_positions).to(x.dtype)
     if vit.prefix is not None:
         prefix = vit.prefix.expand(x.shape[0], -1, -1).to(x.dtype)
         images = [x] if counts is None else x.split(list(counts), dim=1)

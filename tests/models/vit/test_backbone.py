@@ -116,7 +116,7 @@ def test_intermediate_layers_are_the_outputs_of_blocks():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n": 3}, "n is a number of blocks from 1 to 2, or a list of their places, not 3"),
+        ({"n": 3}, "n is a number of blocks from 1 to 2, or a list of their indices, not 3"),
         ({"n": 0}, "not 0"),
         ({"n": [0, 2]}, r"counted from 0 to 1, or from the end by -1 and on, not \[0, 2\]"),
         ({"n": []}, r"not \[\]"),

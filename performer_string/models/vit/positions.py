@@ -24,7 +24,7 @@ from performer_string.position.grid import (
 from performer_string.position.rotation import Rotation
 
 
-class Placement:
+class TokenPositions:
     """Mixin of a model: positions of its tokens, and the rotations there.
 
     Attributes:
@@ -47,7 +47,7 @@ class Placement:
         """Return the patches along each axis of an image of these sizes in pixels: height and width."""
         return patch_grid(sizes, self.patch)
 
-    def placing(self) -> tuple[PositionMode, tuple[int, ...] | None]:
+    def position_mode(self) -> tuple[PositionMode, tuple[int, ...] | None]:
         """Return the position mode, and the training grid for the mode `interpolate`, None for others."""
         # Encodings that do not extrapolate have positions of the training grid only.
         mode: PositionMode = self.config.positions if self.encoding.extrapolates else "interpolate"
@@ -59,14 +59,14 @@ class Placement:
 
     def grid_positions(self, grid: Sequence[int], device: torch.device | None = None) -> Tensor:
         """Return the positions of the patches of a grid, [N, C], in float32, or float64 in a model of that type."""
-        mode, train_grid = self.placing()
+        mode, train_grid = self.position_mode()
         dtype = torch.promote_types(self.norm.weight.dtype, torch.float32)
         centred = self.is_centred()
         return grid_positions(grid, mode=mode, train_grid=train_grid, centred=centred, device=device, dtype=dtype)
 
-    def places_are_positions(self) -> bool:
+    def table_shares_positions(self) -> bool:
         """Return whether a patch has the same position in the encoding and in the table beside it, at every size."""
-        return self.placing()[0] == "interpolate" and not self.is_centred()
+        return self.position_mode()[0] == "interpolate" and not self.is_centred()
 
     def table_positions(self, grid: Sequence[int], positions: Tensor | None = None) -> Tensor | None:
         """Return the positions of patches in the table beside the encoding, [N, C] or [B, N, C]; None without one.
@@ -77,7 +77,7 @@ class Placement:
         """
         if self.absolute is None:
             return None
-        if positions is not None and self.places_are_positions():
+        if positions is not None and self.table_shares_positions():
             return positions
         dtype, device = torch.promote_types(self.norm.weight.dtype, torch.float32), self.norm.weight.device
         return grid_positions(grid, mode="interpolate", train_grid=self.train_grid, device=device, dtype=dtype)
@@ -95,7 +95,7 @@ class Placement:
         regular, centre = None, None
         if positions is None:
             positions = self.grid_positions(grid, self.norm.weight.device)
-            regular = make_grid(grid, grid_steps(grid, *self.placing()))
+            regular = make_grid(grid, grid_steps(grid, *self.position_mode()))
         if self.is_centred() and (regular is None or patch_mask is not None):
             positions = as_floating(positions)
             centre = mean_position(positions, patch_mask)  # [1, C], or [B, 1, C]
@@ -111,8 +111,8 @@ class Placement:
         positions = self.in_units(layout.centred_positions())
         if self.config.position_unit == "raster" and self.num_prefix:  # patches count from 1
             lengths = layout.lengths or (positions.shape[-2],)
-            places = torch.cat([torch.arange(length, device=positions.device) for length in lengths])
-            positions = positions.masked_fill((places < self.num_prefix)[:, None], 0)
+            index = torch.cat([torch.arange(length, device=positions.device) for length in lengths])
+            positions = positions.masked_fill((index < self.num_prefix)[:, None], 0)
         rotations: list[Rotation | None] = [*self.encoding.by_layer(positions)]
         return (rotations * len(self.blocks) if len(rotations) == 1 else rotations)[: len(self.blocks)]
 
