@@ -139,7 +139,9 @@ class MultiheadAttention(nn.MultiheadAttention):
             )
         batched = query.ndim == 3
         q, k, v = self.project(query, key, value)  # [B, H, N, d], [B, H, M, d] twice
-        mask, key_bias = self.key_mask(key_padding_mask if batched else add_batch(key_padding_mask), k)
+        if key_padding_mask is not None and not batched:
+            key_padding_mask = key_padding_mask[None]
+        mask, key_bias = self.key_mask(key_padding_mask, k)
         q, k = rotate_both(q, k, rotation, key_rotation)  # extra keys have no position
         k, v, mask, key_bias = self.with_extra_keys(k, v, mask, key_bias)
         layout = TokenLayout(mask=mask)
@@ -168,7 +170,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             projected = F.linear(query, self.in_proj_weight, bias).chunk(3, dim=-1)
         else:
             together = self.in_proj_weight is not None
-            weights = self.in_proj_weight.chunk(3) if together else self.separate_weights()
+            separate = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)  # with `kdim` or `vdim`
+            weights = self.in_proj_weight.chunk(3) if together else cast(tuple[Tensor, ...], separate)
             biases = (None,) * 3 if bias is None else bias.chunk(3)
             projected = tuple(F.linear(*each) for each in zip((query, key, value), weights, biases, strict=True))
         heads = []
@@ -179,10 +182,6 @@ class MultiheadAttention(nn.MultiheadAttention):
                 each = each.transpose(0, 1)
             heads.append(each.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2))
         return heads[0], heads[1], heads[2]
-
-    def separate_weights(self) -> tuple[Tensor, ...]:
-        """Return the three projections of a layer with `kdim` or `vdim`."""
-        return cast(tuple[Tensor, ...], (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight))
 
     def key_mask(self, padding: Tensor | None, k: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the mask of the keys, True for those that take part, and the bias of their logits [B, H, M]."""
@@ -238,8 +237,3 @@ def rotate_both(
         check_rotation_kind(each)
         each.check(x)
     return rotation.rotate(q), key_rotation.rotate(k)
-
-
-def add_batch(mask: Tensor | None) -> Tensor | None:
-    """Return a mask [M] of one sample as [1, M]."""
-    return None if mask is None else mask[None]

@@ -100,16 +100,11 @@ def check_rotation_kind(rotation: Rotation | None) -> None:
 
 
 def check_mask(kind: str, mask: Tensor | None, batch: int, count: int, name: str | None = None) -> None:
-    """Raise an error unless a mask is boolean and of shape [B, N].
+    """Raise a ValueError unless a mask is None, or boolean and of shape [batch, count].
 
     Args:
-        kind: kind of token, "key" or "patch", for the message.
-        mask: mask to check, or None.
-        batch, count: numbers B of samples and N of tokens.
-        name: name of the argument; `key_mask` or `patch_mask` by default.
-
-    Raises:
-        ValueError: another type or shape.
+        kind: kind of token, for the message, as "key".
+        name: name of the argument; `key_mask` for "key" by default.
     """
     if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, count)):
         name = name or f"{kind}_mask"
@@ -120,11 +115,7 @@ def check_mask(kind: str, mask: Tensor | None, batch: int, count: int, name: str
 
 
 def check_feature_map(phi: FeatureMap, q: Tensor) -> None:
-    """Raise an error unless a feature map fits the heads of the queries.
-
-    Args:
-        phi: the feature map.
-        q: queries, [B, H, N, d].
+    """Raise an error unless a feature map fits the heads of the queries, [B, H, N, d].
 
     Raises:
         TypeError: `phi` is no feature map.
@@ -188,11 +179,10 @@ def check_positions(positions: Tensor, finite: bool = True) -> None:
             f"positions in {positions.dtype} are rounded, to whole patches or worse: keep them in float32, in no "
             f"buffer that .bfloat16() or .half() reaches."
         )
-    if finite and positions.device.type == "cpu" and not values_unavailable():
-        bad = ~positions.isfinite()
-        if bad.any():
-            index = bad.nonzero()[0].tolist()
-            raise ValueError(f"positions must be finite, but positions{index} is {positions[tuple(index)].item()}.")
+    readable = finite and positions.device.type == "cpu" and not values_unavailable()
+    if readable and not positions.isfinite().all():
+        index = (~positions.isfinite()).nonzero()[0].tolist()
+        raise ValueError(f"positions must be finite, but positions{index} is {positions[tuple(index)].item()}.")
 
 
 def check_locality(locality: RelativeBias, positions: Tensor | None, q: Tensor, k: Tensor) -> None:

@@ -43,11 +43,7 @@ def fourier_basis(block_size: int, blocks: int) -> Tensor:
 def sine_matrix(block_size: int) -> Tensor:
     """Return M of Omega = M a, M_kj = 2 sin(2 pi j k / b) with j, k = 1 .. (b - 1) // 2, so that M M^T = b I.
 
-    Args:
-        block_size: size b of a block.
-
-    Returns:
-        A symmetric matrix, [p, p] with p = (b - 1) // 2, in float64.
+    M is symmetric, [p, p] with p = (b - 1) // 2, in float64.
     """
     k = torch.arange(1, (block_size - 1) // 2 + 1, dtype=torch.float64)
     return 2 * torch.sin(2 * math.pi * k[:, None] * k / block_size)

@@ -14,10 +14,6 @@ from performer_string.utils.validation import check_positive
 def num_planes(head_dim: int, family: str) -> int:
     """Return the number of rotation planes, d / 2.
 
-    Args:
-        head_dim: width d of a head.
-        family: name of the encoding, for the message.
-
     Raises:
         HeadWidthError: an odd width, whose last dimension would never be rotated.
     """

@@ -19,14 +19,7 @@ PositionMode = Literal["extrapolate", "interpolate"]
 
 
 def check_position_mode(mode: str) -> None:
-    """Check the name of a position mode.
-
-    Args:
-        mode: name of the mode.
-
-    Raises:
-        ValueError: an unknown mode, or one that was removed.
-    """
+    """Raise a ValueError for an unknown position mode, or one that was removed."""
     if mode == "unit":
         raise ValueError(
             'position mode "unit" was removed: it scaled every grid to [0, 1], so that no distance had a meaning. '
@@ -36,15 +29,7 @@ def check_position_mode(mode: str) -> None:
 
 
 def check_grid(name: str, sizes: Sequence[int]) -> None:
-    """Check the sizes of a grid.
-
-    Args:
-        name: name of the argument, for the message.
-        sizes: number of cells along each axis.
-
-    Raises:
-        ValueError: no sizes, or one that is no positive integer.
-    """
+    """Raise a ValueError, with the name of the argument, for no sizes or one that is no positive integer."""
     if torch.jit.is_tracing():
         raise RuntimeError(
             "torch.jit.trace cannot follow a grid of any size. Use torch.export.export(model, (images,)), or "

@@ -77,16 +77,11 @@ class SeparableEncoding(Encoding):
         return None
 
     def check_shape(self, method: str, x: Tensor, fits: bool, shape: str) -> None:
-        """Check that a tensor has a head axis of a possible length, and other axes that fit.
+        """Raise a ValueError unless what a method returned has a possible number of heads, and other axes that fit.
 
         Args:
-            method: name of the method that returned the tensor, for the message.
-            x: tensor to check.
             fits: whether the axes after the heads are right.
             shape: the right axes after the heads, for the message.
-
-        Raises:
-            ValueError: another shape.
         """
         heads = (1, self.parameter_heads, self.layers * self.num_heads)
         if not fits or x.shape[0] not in heads:

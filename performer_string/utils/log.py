@@ -8,13 +8,7 @@ _warned: set[str] = set()
 
 
 def warn_once(log: logging.Logger, kind: str, message: str) -> None:
-    """Log a warning once per process for each kind.
-
-    Args:
-        log: logger of the module.
-        kind: kind of warning, of which only the first is logged.
-        message: text of the warning.
-    """
+    """Log a warning once per process for each kind."""
     if kind not in _warned:
         _warned.add(kind)
         log.warning(message)

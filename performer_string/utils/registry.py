@@ -47,12 +47,7 @@ def lookup(kind: str, name: str, table: Mapping[str, T]) -> T:
 
 
 def choose(kind: str, name: Any, names: Any) -> Any:
-    """Return a name, also by its former one, after a check that a Literal has it.
-
-    Args:
-        kind: kind of thing that the name is of, for the message.
-        name: name to check.
-        names: Literal with the known names.
+    """Return a name, also by its former one, after a check that the Literal `names` has it.
 
     Raises:
         ValueError: an unknown name, with the nearest one.
@@ -93,12 +88,7 @@ def check_options(
 def check_constructor(
     kind: str, name: str, build: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]
 ) -> None:
-    """Raise a ValueError where a constructor lacks an argument that the library passes.
-
-    Args:
-        kind, name, build: see `check_options`.
-        parameters: parameters of `build`.
-    """
+    """Raise a ValueError where a constructor lacks an argument that the library passes; see `check_options`."""
     needed = PASSED.get(kind, ())
     lacking = [each for each in needed if each not in parameters]
     if lacking and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -110,12 +100,7 @@ def check_constructor(
 
 
 def check_reserved(argument: str, options: Mapping[str, Any] | None) -> None:
-    """Raise a ValueError where the options of a part hold an argument that the model or layer itself gives.
-
-    Args:
-        argument: name of the argument that holds the options, for the message.
-        options: options of the part.
-    """
+    """Raise a ValueError where options, of this argument, hold one that the model or layer itself gives."""
     for name in sorted(RESERVED_OPTIONS & set(options or {})):
         raise ValueError(f"{argument} cannot have {name!r}, which the model itself gives: leave it out.")
 

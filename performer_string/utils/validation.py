@@ -35,13 +35,7 @@ def fits(value: Any, kind: Any) -> bool:
 
 
 def check_type(name: str, value: Any, kind: Any) -> None:
-    """Raise a ValueError unless a value is of an annotated type.
-
-    Args:
-        name: name of the value, for the message.
-        value: value to check.
-        kind: annotated type.
-    """
+    """Raise a ValueError, with the name of the value, unless it is of an annotated type."""
     if not fits(value, kind):
         wanted = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)
         for name_of_python, plain in PLAIN_NAMES.items():
@@ -101,14 +95,7 @@ def check_heads(width: int, num_heads: int) -> None:
 
 
 def check_kind(name: str, part: object, kind: Any, built_by: str) -> None:
-    """Raise a TypeError unless a part of a layer is of a class, or of one of several.
-
-    Args:
-        name: name of the argument, for the message.
-        part: part of the layer.
-        kind: class, or union of classes.
-        built_by: call that builds such a part, for the message.
-    """
+    """Raise a TypeError unless a part of a layer is of a class or union; `built_by` is the call that builds one."""
     if not isinstance(part, kind):
         raise TypeError(f"{name} must be what {built_by} returns, not {part!r:.60}.")
 
@@ -116,11 +103,7 @@ def check_kind(name: str, part: object, kind: Any, built_by: str) -> None:
 def check_heads_of_part(name: str, part: object, num_heads: int, width: int | None) -> None:
     """Raise a ValueError for a part of a layer that was built for other heads, or for heads of another width.
 
-    Args:
-        name: name of the part, for the message.
-        part: part of the layer, with the attributes `num_heads` and, where a width is given, `head_dim`; others and
-            None pass.
-        num_heads, width: number and width of the layer's heads; width None for a part without one.
+    A part has `num_heads` and, where a width is given, `head_dim`. Others and None pass.
     """
     found = getattr(part, "num_heads", num_heads), width and getattr(part, "head_dim", width)
     if found != (num_heads, width):
