@@ -54,7 +54,7 @@ class Api:
 
 @pytest.fixture
 def the_hub(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Api)
+    monkeypatch.setattr("performer_string.models.files.writing.HfApi", Api)
     monkeypatch.setattr(Api, "error", None)
     monkeypatch.setattr(Api, "uploads", {}, raising=False)
     return Api

@@ -15,7 +15,7 @@ from performer_string.utils.registry import nearest
 
 REPOSITORY_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # on the Hub
 COMMIT = re.compile(r"[0-9a-f]{40}")
-OPTIONS = ("revision", "token", "local_files_only", "cache_dir", "force_download")  # those of the mixin
+OPTIONS = ("revision", "token", "local_files_only", "cache_dir", "force_download")
 OTHER_WAYS = {
     "num_classes": "change it afterwards by model.head = torch.nn.Linear(model.config.width, N) and "
     "model.config.num_classes = N",

@@ -17,6 +17,7 @@ from performer_string.models.files.checkpoint import CheckpointError, find_check
 from performer_string.models.files.hub import (
     REPOSITORY_NAME,
     check_download_options,
+    download,
     explain_download,
     explain_upload,
     hub,
@@ -86,7 +87,7 @@ class Saved:
 
         Args:
             name: path of a folder, or `owner/name` of a model on the Hub. A folder of that name comes first.
-            options: options of `from_pretrained` of `huggingface_hub.ModelHubMixin`: `revision`, `token`,
+            options: options of `huggingface_hub.hf_hub_download`: `revision`, `token`,
                 `local_files_only`, `cache_dir` and `force_download`.
 
         Raises:
@@ -98,10 +99,8 @@ class Saved:
         folder = Path(name).expanduser()
         if not folder.exists() and REPOSITORY_NAME.fullmatch(str(name)):
             hub()
-            from performer_string.models.files.hub_model import HubModel
-
             with explain_download(str(name), options):
-                return cast(Model, HubModel.from_pretrained(str(name), model_class=cls, **options).model)
+                return cls.from_checkpoint(download(str(name), **options))
         return cls.from_checkpoint(folder)
 
     def save_pretrained(
@@ -128,9 +127,9 @@ class Saved:
             raise ValueError(f"save_pretrained writes a folder, and {folder} is a file: give another name.")
         safetensors(), hub()  # before anything is written
         name = re.sub(r"[^\w.-]", "-", folder.resolve().name).lstrip(".-") or "model"
-        from performer_string.models.files.hub_model import HubModel
+        from performer_string.models.files.writing import write_folder
 
-        HubModel(model, details or ModelDetails(name=name)).write(folder, replace_card)
+        write_folder(model, details or ModelDetails(name=name), folder, replace_card)
         return folder
 
     def push_to_hub(
@@ -144,7 +143,7 @@ class Saved:
         branch: str | None = None,
         create_pr: bool | None = None,
     ) -> str:
-        """Upload the model, its configuration and its card to the Hugging Face Hub, by `huggingface_hub.ModelHubMixin`.
+        """Upload the model, its configuration and its card to the Hugging Face Hub.
 
         Args:
             name: name of the repository, `owner/name`; it is made where it is missing.
@@ -164,13 +163,10 @@ class Saved:
             ImportError: safetensors or huggingface_hub is missing.
         """
         safetensors(), hub()
-        from performer_string.models.files.hub_model import HubModel
+        from performer_string.models.files.writing import upload
 
         model = cast("ViT", self)
         check_savable(model)
-        content = HubModel(model, details or ModelDetails(name=name.rpartition("/")[2]))
+        details = details or ModelDetails(name=name.rpartition("/")[2])
         with explain_upload(name):
-            commit = content.push_to_hub(
-                name, commit_message=commit_message, private=private, token=token, branch=branch, create_pr=create_pr
-            )
-        return str(commit)
+            return upload(model, details, name, commit_message, private, token, branch, create_pr)

@@ -147,7 +147,7 @@ def test_the_card_has_data_figures_command_and_licence(tmp_path):
 
 
 def test_the_hub(tmp_path, monkeypatch):
-    """Against a stand-in of the Hub: what is uploaded is loaded again, and the mixin's options arrive."""
+    """Against a stand-in of the Hub: what is uploaded is loaded again, and all options arrive."""
     calls = []
 
     class Api:
@@ -163,7 +163,7 @@ def test_the_hub(tmp_path, monkeypatch):
             shutil.copytree(folder_path, tmp_path / "hub")
             return f"https://hub/{repo_id}/commit/1"
 
-    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Api)
+    monkeypatch.setattr("performer_string.models.files.writing.HfApi", Api)
     model = vit()
     address = model.push_to_hub("me/ants", private=True, token="t", branch="v1", create_pr=True)
     assert address == "https://hub/me/ants/commit/1"
@@ -184,7 +184,7 @@ def test_the_hub(tmp_path, monkeypatch):
 
 
 def test_nothing_is_uploaded_that_could_not_be_loaded(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", None)
+    monkeypatch.setattr("performer_string.models.files.writing.HfApi", None)
     model = vit()
     model.head = torch.nn.Linear(model.config.width, 7)
     with pytest.raises(ValueError, match="not what its configuration describes"):
@@ -194,11 +194,11 @@ def test_nothing_is_uploaded_that_could_not_be_loaded(monkeypatch):
 
 
 def test_saving_that_fails_leaves_the_old_model(tmp_path, monkeypatch):
-    """The mixin removes `config.json` before it writes."""
+    """Files are moved when all are finished."""
     model = vit()
     model.save_pretrained(tmp_path)
     old = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr("performer_string.models.files.hub_model.write_config", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("performer_string.models.files.writing.write_config", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         vit().save_pretrained(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == old
