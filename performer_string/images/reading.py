@@ -20,7 +20,7 @@ PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a tag of TIFF, and a value of it
 OTHER_ENDINGS = frozenset((".heic", ".heif", ".jxl", ".svg", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf"))
 DARK = 1 / 8  # share of white below which the largest value of an image is reported
 ROWS = 256  # rows of an image that are scaled at a time
-TURNS = {  # by the EXIF tag of the orientation
+ORIENTATIONS = {  # by the EXIF tag of the orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -116,7 +116,7 @@ def eight_bits(image: Image.Image, white: int, negative: bool) -> Image.Image:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Return an image turned as its EXIF says.
+    """Return an image rotated and mirrored as its EXIF says.
 
     Pillow's `exif_transpose` writes all tags anew, and fails on those that cameras and editors got wrong.
     """
@@ -124,7 +124,7 @@ def upright(image: Image.Image) -> Image.Image:
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
     except Exception:  # EXIF that is no EXIF, of a file whose pixels may be whole
         orientation = 1
-    method = TURNS.get(orientation) if isinstance(orientation, int) else None
+    method = ORIENTATIONS.get(orientation) if isinstance(orientation, int) else None
     return image if method is None else image.transpose(method)
 
 
@@ -141,14 +141,14 @@ def as_rgb(image: Image.Image, background: Sequence[int] = BACKGROUND) -> Image.
     Raises:
         ValueError: pixels without a range to scale from.
     """
-    turned = upright(image)
-    if turned.mode == "F":
+    oriented = upright(image)
+    if oriented.mode == "F":
         raise ValueError("floating-point pixels have no range: save it with 8 or 16 bits")
-    if turned.mode.startswith("I"):
-        turned = eight_bits(turned, largest_value(image), is_negative(image))
-    clear = is_transparent(turned)
-    has_palette = turned.mode == "P" and turned.has_transparency_data  # Pillow would warn of losing transparency
-    result = lay_on(turned, background) if clear or has_palette else turned.convert("RGB")
+    if oriented.mode.startswith("I"):
+        oriented = eight_bits(oriented, largest_value(image), is_negative(image))
+    clear = is_transparent(oriented)
+    has_palette = oriented.mode == "P" and oriented.has_transparency_data  # Pillow would warn of losing transparency
+    result = lay_on(oriented, background) if clear or has_palette else oriented.convert("RGB")
     result.info["laid_on"] = clear
     return result
 

@@ -2,7 +2,7 @@
 
 Words that the modules share:
 
-- planes: the pairs of dimensions (p, p + P) that a rotation turns, given by their cosines and sines, [..., N, P]
+- planes: the pairs of dimensions (p, p + P) that are rotated, given by their cosines and sines, [..., N, P]
 - features: phi(x) of the m features of a feature map; form: the equation of phi as a fused kernel takes it
 - layout: positions of the tokens, prefix tokens first, with the mask of the keys and the regular grid if there is one
 - sums: sum_j phi_f(k_j) v_j and sum_j phi_f(k_j) over the keys, which linear attention needs in place of weights

@@ -86,8 +86,8 @@ class PaTESO2(PaTE):
         if self.angle is not None:
             angle = full_precision(self.angle)
             cos, sin = angle.cos(), angle.sin()
-            turned = torch.diag_embed(torch.cat([cos, cos], dim=-1)) + torch.diag_embed(sin, offset=-sin.shape[-1])
-            return turned - torch.diag_embed(sin, offset=sin.shape[-1])
+            rotation = torch.diag_embed(torch.cat([cos, cos], dim=-1)) + torch.diag_embed(sin, offset=-sin.shape[-1])
+            return rotation - torch.diag_embed(sin, offset=sin.shape[-1])
         if self.root is None:
             return None
         first, below, second = full_precision(self.root).unbind(-1)  # [H, P]

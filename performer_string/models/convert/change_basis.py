@@ -31,10 +31,10 @@ def layer_bases(encoding: Encoding, layers: int, like: Tensor) -> list[Tensor]:
 def keep_draws(
     model: ViT, source: ViTConfig, grid: Sequence[int], weights: Mapping[str, Any], taken: Container[str]
 ) -> None:
-    """Turn the random features that a model has taken from one with another encoding (`change_basis`).
+    """Express random features that a model has taken from one with another encoding in its own basis (`change_basis`).
 
     Args:
-        model: model whose features are turned.
+        model: model with the features.
         source: configuration of the other model.
         grid: number of patches along each axis of a training image of the other model.
         weights: weights of the other model, by name.
@@ -52,10 +52,10 @@ def keep_draws(
 
 @torch.no_grad()
 def change_basis(model: ViT, source: Encoding, layers: list[int]) -> None:
-    """Turn random projections W, in place, into W B_s^T B, with B_s the basis of another encoding and B the model's.
+    """Replace random projections W by W B_s^T B, in place, with B_s the basis of another encoding and B the model's.
 
     Features are phi(W Rot(theta) B^T x), since rotations leave out the factor B on the left. So W sees queries and keys
-    in the basis of the encoding, and weights of a model with another basis would meet another draw. With W turned, a
+    in the basis of the encoding, and weights of a model with another basis would meet another draw. With the new W, a
     model whose rotations start at zero has the outputs of the model that it starts from, up to rounding. B_s^T B is
     orthogonal, so that W is as good a draw as before.
 
