@@ -19,7 +19,7 @@ from tqdm import tqdm
 from eval.argument_types import number_of_images, positive_int, size_of_images
 from eval.models import preprocessing_of
 from performer_string import ViT
-from performer_string.images.reading import OTHER_ENDINGS, open_image, why_unreadable
+from performer_string.images.reading import OTHER_ENDINGS, VIDEO_ENDINGS, open_image, why_unreadable
 from performer_string.layers.backends import PerformerPytorchBackend
 from train.data.folders import files_in
 from train.data.loader import ignore_stop_signals
@@ -41,9 +41,12 @@ def find_images(paths: Sequence[Path]) -> list[str]:
     for path in (path.expanduser() for path in paths):  # a shell leaves ~ in quotes
         if path.is_dir():
             endings = {*ENDINGS, *OTHER_ENDINGS}
-            inside = {real: file for real, file in files_in(str(path)).items() if Path(file).suffix.lower() in endings}
+            files = files_in(str(path))
+            inside = {real: file for real, file in files.items() if Path(file).suffix.lower() in endings}
             if not inside:
-                raise ValueError(f"there is no image in the folder {path}.")
+                videos = sum(Path(file).suffix.lower() in VIDEO_ENDINGS for file in files.values())
+                only = f", but {videos} videos: take single frames of them, as JPEG or PNG" if videos else ""
+                raise ValueError(f"there is no image in the folder {path}{only}.")
             found = {**inside, **found}
         elif path.exists():
             found.setdefault(os.path.realpath(path), str(path))

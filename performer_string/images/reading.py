@@ -18,6 +18,7 @@ BITS_PER_SAMPLE, SAMPLE_FORMAT, SIGNED = 258, 339, 2  # two tags of TIFF, and a 
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a tag of TIFF, and a value of it
 # Endings of photographs and drawings that Pillow does not read.
 OTHER_ENDINGS = frozenset((".heic", ".heif", ".jxl", ".svg", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf"))
+VIDEO_ENDINGS = frozenset((".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"))
 DARK = 1 / 8  # share of white below which the largest value of an image is reported
 ROWS = 256  # rows of an image that are scaled at a time
 ORIENTATIONS = {  # by the EXIF tag of the orientation
@@ -39,8 +40,11 @@ def why_unreadable(name: str, error: Exception) -> str:
         error: error that the reader raised.
     """
     if isinstance(error, UnidentifiedImageError):
-        other = Path(name).suffix.lower() in OTHER_ENDINGS
-        return "of a kind that is not read: make it a JPEG or PNG" if other else "no image, or of an unknown kind"
+        ending = Path(name).suffix.lower()
+        if ending in VIDEO_ENDINGS:
+            return "a video, where an image is needed: take single frames of it, as JPEG or PNG"
+        known = ending in OTHER_ENDINGS
+        return "of a kind that is not read: make it a JPEG or PNG" if known else "no image, or of an unknown kind"
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from performer_string.images.reading import VIDEO_ENDINGS
 from train.data.class_folders import ClassFolders, class_folders
 
-ENDINGS = frozenset((".avi", ".gif", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"))
+ENDINGS = VIDEO_ENDINGS | {".gif"}
 
 
 def load_av() -> Any:

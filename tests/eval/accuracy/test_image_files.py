@@ -58,6 +58,21 @@ def test_photographs_of_other_kinds_are_named(tmp_path, capsys):
     assert reason == "of a kind that is not read: make it a JPEG or PNG"
 
 
+def test_videos_are_named_as_such(tmp_path, capsys):
+    """Models of images do not take them, and a folder of nothing else says what it has."""
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "clip.MP4").write_bytes(b"\0\0\0\x18ftypmp42")
+    (tmp_path / "videos" / "notes.txt").write_text("none")
+    with pytest.raises(ValueError, match=r"there is no image in the folder .*videos, but 1 videos: take single frames"):
+        find_images([tmp_path / "videos"])
+    for name in ("predict", "features"):
+        command = [name, str(save(tmp_path / name)), str(tmp_path / "videos" / "clip.MP4")]
+        with pytest.raises(SystemExit):
+            main([*command, "--out", str(tmp_path / "out" / "all.npz")] if name == "features" else command)
+        said = "clip.MP4: a video, where an image is needed: take single frames of it, as JPEG or PNG"
+        assert said in capsys.readouterr().err
+
+
 def test_names_of_files_that_are_hard_to_print(tmp_path, images, capsys, monkeypatch):
     """The table is a line for each, the CSV file is UTF-8, and the JSON file has the names themselves."""
     run = save(tmp_path / "run").parents[1]
