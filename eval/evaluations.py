@@ -1,8 +1,7 @@
 """The list of evaluations, and the interface of their modules, which are imported when they are called.
 
 An evaluation is a module with an `Evaluation` named `EVALUATION`, and a line in the list. Its table and figure are made
-by a `Shown` named `SHOWN` in a module MODULE_report, which `eval plot` imports without torch. A small evaluation may
-have both in one module.
+by a `Shown`, in the same module or in one that `eval plot` imports without torch.
 """
 
 from __future__ import annotations
@@ -82,10 +81,18 @@ class Command:
 
 
 class Entry(NamedTuple):
-    """A line of the list of evaluations."""
+    """A line of the list of evaluations.
+
+    Attributes:
+        module: module of the evaluation.
+        help: help text in the list of commands.
+        report: the evaluation's `Shown` as MODULE:NAME, in a module that `eval plot` imports without torch. By default
+            it is SHOWN of MODULE_report, or, where there is no such module, that of the evaluation.
+    """
 
     module: str
     help: str
+    report: str = ""
 
     def load(self) -> Evaluation | Command:
         """Import the evaluation's module."""
@@ -93,14 +100,14 @@ class Entry(NamedTuple):
         return evaluation
 
     def load_report(self) -> Shown:
-        """Import the evaluation's `Shown`, from the module MODULE_report (without torch) where there is one.
+        """Import the evaluation's `Shown`.
 
         Raises:
             ValueError: a command without a figure.
         """
-        report = f"{self.module}_report"
-        if find_spec(report):
-            shown: Shown = importlib.import_module(report).SHOWN
+        module, _, name = (self.report or f"{self.module}_report:SHOWN").partition(":")
+        if find_spec(module):
+            shown: Shown = getattr(importlib.import_module(module), name)
             return shown
         evaluation = self.load()
         if isinstance(evaluation, Command):
@@ -110,7 +117,9 @@ class Entry(NamedTuple):
 
 EVALUATIONS: dict[str, Entry] = {
     "resolution": Entry(
-        "eval.accuracy.resolution", "accuracy per resolution, with 95 %% intervals, beside the majority baseline"
+        "eval.accuracy.resolution",
+        "accuracy per resolution, with 95 %% intervals, beside the majority baseline",
+        "eval.accuracy.reports:RESOLUTION",
     ),
     "table": Entry(
         "eval.papers.command", "a table of a paper, run again: trains, measures, prints beside what was published"
@@ -121,9 +130,15 @@ EVALUATIONS: dict[str, Entry] = {
         "eval.accuracy.features_command", "features of image files as .npz or .safetensors, by a trained model"
     ),
     "knn": Entry(
-        "eval.accuracy.knn", "accuracy of k nearest neighbours by the features of frozen models, per resolution"
+        "eval.accuracy.knn",
+        "accuracy of k nearest neighbours by the features of frozen models, per resolution",
+        "eval.accuracy.reports:KNN",
     ),
-    "probe": Entry("eval.accuracy.probe", "accuracy of a linear classifier of frozen models' features, per resolution"),
+    "probe": Entry(
+        "eval.accuracy.probe",
+        "accuracy of a linear classifier of frozen models' features, per resolution",
+        "eval.accuracy.reports:PROBE",
+    ),
     "segment": Entry("eval.accuracy.segment", "a mask for each image file, by a trained model with a dense head"),
     "confusion": Entry(
         "eval.accuracy.confusion", "accuracy of each class, which are confused, and where two models differ"
@@ -131,6 +146,7 @@ EVALUATIONS: dict[str, Entry] = {
     "ablation": Entry(
         "eval.accuracy.ablation",
         "accuracy of models with one thing changed at a time, as differences to the baseline recipe, seed by seed",
+        "eval.accuracy.reports:ABLATION",
     ),
     "compare": Entry(
         "eval.accuracy.compare", "one table of models: accuracy, paired differences, cost and training, with curves"
@@ -171,13 +187,29 @@ EVALUATIONS: dict[str, Entry] = {
         "eval.encodings.latency", "parameters and time of each encoding, in training and inference, relative to RoPE"
     ),
     "length": Entry(
-        "eval.speed.length", "time, memory and error by the number of tokens, and where linear attention is faster"
+        "eval.speed.length",
+        "time, memory and error by the number of tokens, and where linear attention is faster",
+        "eval.speed.reports:LENGTH",
     ),
     "decay": Entry(
-        "eval.speed.decay", "time, memory and error of attention with a distance decay, by length and sigma"
+        "eval.speed.decay",
+        "time, memory and error of attention with a distance decay, by length and sigma",
+        "eval.speed.reports:DECAY",
     ),
-    "steps": Entry("eval.speed.steps", "time of a training step of small models, over that of a plain ViT"),
-    "recipes": Entry("eval.speed.recipes", "images a second of each recipe, beside a plain ViT and performer-pytorch"),
-    "packing": Entry("eval.speed.packing", "time of images of several sizes packed in one batch, over that of padding"),
+    "steps": Entry(
+        "eval.speed.steps",
+        "time of a training step of small models, over that of a plain ViT",
+        "eval.speed.reports:STEPS",
+    ),
+    "recipes": Entry(
+        "eval.speed.recipes",
+        "images a second of each recipe, beside a plain ViT and performer-pytorch",
+        "eval.speed.reports:RECIPES",
+    ),
+    "packing": Entry(
+        "eval.speed.packing",
+        "time of images of several sizes packed in one batch, over that of padding",
+        "eval.speed.reports:PACKING",
+    ),
     "plot": Entry("eval.redraw", "draw a figure again from its CSV file, and its tables, without models"),
 }

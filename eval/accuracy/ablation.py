@@ -16,7 +16,7 @@ import torch
 
 from eval import checkpoints
 from eval.accuracy import resolution
-from eval.accuracy.ablation_report import SHOWN
+from eval.accuracy.reports import ABLATION
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.seeds import seed_of, without_seed
@@ -51,4 +51,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         yield {**row, "reference": options.reference, "difference": round(difference, 4)}
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, ABLATION)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eval.accuracy.frozen import Features, add_arguments, classes_of, measure
-from eval.accuracy.knn_report import SHOWN
+from eval.accuracy.reports import KNN
 from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
 from eval.report import Row
@@ -74,4 +74,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     yield from measure(options, device, classify)
 
 
-EVALUATION = Evaluation(__doc__, add_options, evaluate, SHOWN)
+EVALUATION = Evaluation(__doc__, add_options, evaluate, KNN)

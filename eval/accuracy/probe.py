@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eval.accuracy.frozen import Features, add_arguments, classes_of, features_at, measure
-from eval.accuracy.probe_report import SHOWN
+from eval.accuracy.reports import PROBE
 from eval.evaluations import Evaluation
 from eval.report import Row
 from performer_string.utils.validation import check_positive
@@ -174,4 +174,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     yield from measure(options, device, classify)
 
 
-EVALUATION = Evaluation(__doc__, add_options, evaluate, SHOWN)
+EVALUATION = Evaluation(__doc__, add_options, evaluate, PROBE)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 
 from eval import checkpoints
-from eval.accuracy.resolution_report import SHOWN
+from eval.accuracy.reports import RESOLUTION
 from eval.evaluations import Evaluation
 from eval.report import Row
 
@@ -28,4 +28,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     yield from checkpoints.accuracies(checkpoints.load_models(options), options, device)
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, RESOLUTION)

@@ -24,9 +24,9 @@ from tqdm import tqdm
 from eval.argument_types import WithoutRepetitions, feature_map_name
 from eval.evaluations import Evaluation
 from eval.report import Row
-from eval.speed.decay_report import SHOWN
 from eval.speed.measure import add_rounds, median_ratio, peak_bytes, power_law_exponent, relative_error, time_in_turn
 from eval.speed.methods import feature_map
+from eval.speed.reports import DECAY
 from performer_string import LOCALITIES, build_locality, grid_positions, linear_attention
 from performer_string.bias import DistanceDecay, L1Decay, RelativeBias
 from performer_string.bias.linear_time.plan import choose_plans
@@ -208,4 +208,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             row[title] = power_law_exponent([other["tokens"] for other in same], [other[column] for other in same])
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, DECAY)

@@ -24,7 +24,6 @@ from tqdm import tqdm
 from eval.argument_types import WithoutRepetitions, feature_map_name, positive_int
 from eval.evaluations import Evaluation
 from eval.report import Row, select
-from eval.speed.length_report import SHOWN
 from eval.speed.measure import (
     CapturedCall,
     add_rounds,
@@ -36,6 +35,7 @@ from eval.speed.measure import (
     time_in_turn,
 )
 from eval.speed.methods import METHODS, NARROW, AttentionMethods, near_square_grid, operations
+from eval.speed.reports import LENGTH
 from eval.speed.vit_tiny import layer_call, model_call
 from performer_string.utils.registry import lookup
 
@@ -232,4 +232,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             add_scaling(level, rows, method, device)
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, LENGTH)

@@ -29,7 +29,7 @@ from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import add_rounds, median_ratio, relative_error, time_in_turn
 from eval.speed.methods import feature_options
-from eval.speed.packing_report import SHOWN
+from eval.speed.reports import PACKING
 from performer_string import VARIANTS, ViT, ViTConfig, batch_images
 
 
@@ -118,4 +118,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         }
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, PACKING)

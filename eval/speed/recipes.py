@@ -28,8 +28,9 @@ from tqdm import tqdm
 from eval.argument_types import WithoutRepetitions, positive_int
 from eval.evaluations import Evaluation
 from eval.report import Row
+from eval.speed import reports
 from eval.speed.measure import add_rounds, median_ratio, million_parameters, seconds, time_in_turn
-from eval.speed.recipes_report import OWN, PERFORMER, PLAIN, SHOWN
+from eval.speed.reports import OWN, PERFORMER, PLAIN
 from eval.speed.steps import add_dtype, timm_vit, training_step
 from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
@@ -121,4 +122,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         )
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, reports.RECIPES)

@@ -25,7 +25,7 @@ from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import add_rounds, median_ratio, million_parameters, time_in_turn
 from eval.speed.methods import feature_options
-from eval.speed.steps_report import PLAIN, SHOWN
+from eval.speed.reports import PLAIN, STEPS
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig
 from performer_string.models.config import patch_and_image
 from performer_string.utils.registry import lookup
@@ -157,4 +157,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         }
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, STEPS)

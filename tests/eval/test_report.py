@@ -14,7 +14,7 @@ from filelock import Timeout
 
 from eval import checkpoints
 from eval.accuracy import resolution
-from eval.accuracy.resolution_report import summary
+from eval.accuracy.reports import summary
 from eval.cli import main
 from eval.report import MAJORITY, Report, read_csv, results_of, table, write_csv
 from tests.helpers.checkpoints import save

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eval.accuracy.resolution_report import summary
+from eval.accuracy.reports import summary
 from eval.report import MAJORITY
 from eval.seeds import check_seeds, few_seeds, mean_over_seeds, seed_of, without_seed
 from train.data.sizes import Size

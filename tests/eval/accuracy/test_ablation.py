@@ -11,7 +11,8 @@ import torch
 
 from eval import checkpoints
 from eval.accuracy import ablation, resolution
-from eval.accuracy.ablation_report import plot, summary
+from eval.accuracy.reports import ablation_summary as summary
+from eval.accuracy.reports import plot_ablation as plot
 from eval.cli import main
 from eval.report import MAJORITY
 from tests.helpers.checkpoints import CONFIG, read, save

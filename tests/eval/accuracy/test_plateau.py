@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eval.accuracy.plateau import evaluate, first_step_below
-from eval.accuracy.plateau_report import plot
+from eval.accuracy.plateau import evaluate, first_step_below, plot
 from eval.argument_types import choose_device
 from eval.cli import main, parse_arguments
 from tests.helpers.checkpoints import read

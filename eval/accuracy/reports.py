@@ -1,0 +1,96 @@
+"""Tables and figures of accuracy over resolution, from rows alone: `eval resolution`, `knn`, `probe` and `ablation`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from matplotlib.figure import Figure
+
+from eval.evaluations import Shown
+from eval.plotting.accuracy import accuracy_dots, accuracy_figure, group_by_model
+from eval.report import MAJORITY, Row, accuracy_title, select, unique
+from eval.seeds import few_seeds, mean_over_seeds, without_seed
+from eval.statistics import student_interval
+from train.data.sizes import Size, ascending
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return a row for each model, averaged over its seeds, with a column for each resolution; the baseline is last."""
+    rows = mean_over_seeds(rows)
+    sizes = ascending(row["resolution"] for row in rows)
+    cells = {(r["model"], r["resolution"]): f"{r['accuracy']:.1f} ({r['low']:.1f}-{r['high']:.1f})" for r in rows}
+    title = accuracy_title(rows)
+    lines: list[Row] = [
+        {title: model, **{f"{size} px": cells.get((model, size), "") for size in sizes}}
+        for model in unique(rows, "model")
+    ]
+    baseline = max(row[MAJORITY] for row in rows)
+    return [*lines, {title: MAJORITY, **{f"{size} px": f"{baseline:.1f}" for size in sizes}}]
+
+
+def training_images(rows: Sequence[Row]) -> str:
+    """Return the numbers of training images as text."""
+    return f"{' or '.join(f'{number:,}' for number in unique(rows, 'training images'))} training images"
+
+
+def knn_notes(rows: Sequence[Row]) -> list[str]:
+    """Return the notes beneath the table: how images were classified, and on intervals over few seeds."""
+    row = rows[0]
+    by = f"By the {row['k']} nearest of {training_images(rows)}, with votes of temperature {row['temperature']:g}"
+    return [f"{by}.", *few_seeds(rows)]
+
+
+def probe_notes(rows: Sequence[Row]) -> list[str]:
+    """Return the notes beneath the table: what was fitted, and how far the choice of the penalty can be trusted."""
+    said = [f"By a linear classifier of frozen features, fitted to {training_images(rows)}."]
+    if any(row["split"] == "val" and row["val accuracy"] != "" for row in rows):
+        said.append("The penalty was chosen on these validation images, so that the accuracies are slightly too high.")
+    if edges := sorted({row["penalty"] for row in rows if row["edge"]}):
+        shown = " and ".join(f"{penalty:g}" for penalty in edges)
+        said.append(f"The penalty {shown} is at the end of --penalties: a wider range may give more.")
+    return [*said, *few_seeds(rows)]
+
+
+def models_and_sizes(rows: Sequence[Row]) -> tuple[list[str], list[Size]]:
+    """Return the models, the reference first, and the resolutions in ascending order."""
+    names = dict.fromkeys([rows[0]["reference"], *(without_seed(row["model"]) for row in rows)])
+    return list(names), ascending(row["resolution"] for row in rows)
+
+
+def format_difference(values: Sequence[float]) -> str:
+    """Return the mean of differences with its interval, as text."""
+    mean, low, high = student_interval(values)
+    if low == high:
+        return f"{mean:+.1f}" + (" (all seeds alike)" if len(values) > 1 else "")
+    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def ablation_summary(rows: Sequence[Row]) -> list[Row]:
+    """Return the reference's accuracy, then the others' differences to it: means over seeds with their intervals."""
+    models, sizes = models_and_sizes(rows)
+    lines: list[Row] = []
+    for model in models:
+        own = [row for row in rows if without_seed(row["model"]) == model]
+        at = {size: select(own, resolution=size) for size in sizes}
+        if model == models[0]:
+            form = "{accuracy:.1f} ({low:.1f} to {high:.1f})"
+            title, cells = model, {size: form.format(**mean_over_seeds(at[size])[0]) for size in sizes}
+        else:
+            title = f"{model} - {models[0]}"
+            cells = {size: format_difference([row["difference"] for row in at[size]]) for size in sizes}
+        columns = {f"{size} px": cells[size] for size in sizes}
+        lines.append({accuracy_title(rows): title, **columns, "seeds": len(at[sizes[0]])})
+    return lines
+
+
+def plot_ablation(rows: Sequence[Row]) -> Figure:
+    """Draw a panel for each resolution: every seed a dot, the mean a bar, the reference's mean a line through all."""
+    models, by_model = models_and_sizes(rows)[0], group_by_model(rows)
+    return accuracy_dots({model: by_model[model] for model in models}, reference=models[0])
+
+
+RESOLUTION = Shown(accuracy_figure, summary, few_seeds)
+KNN = replace(RESOLUTION, notes=knn_notes)
+PROBE = replace(RESOLUTION, notes=probe_notes)
+ABLATION = Shown(plot_ablation, ablation_summary, names=("model", "reference"))
