@@ -77,9 +77,9 @@ def relative_drop(results: Results, group: Group, change: str = "shuffled", **of
 
 def difference(results: Results, group: Group, **of: Any) -> Measured:
     """Difference of accuracy to the reference row in points, with the paired bootstrap over images and seeds."""
-    other = results.reference_of(group)
-    if other is None:
-        return measured(None, text=no_reference(results, group))
+    other = results.reference(group)
+    if other is None or other is group or not other.finished():
+        return no_difference(other is group)
     ours, theirs = (
         dict(zip(each.finished(), results.of_images(each, "right", **of), strict=True)) for each in (group, other)
     )
@@ -88,17 +88,17 @@ def difference(results: Results, group: Group, **of: Any) -> Measured:
 
 def p_value(results: Results, group: Group, test: str = "paired", what: str = "p", **of: Any) -> Measured:
     """Two-sided p-value, or statistic for `what: t`, of a t-test to the reference row; `test: unpaired` is Welch's."""
-    other = results.reference_of(group)
-    if other is None:
-        return measured(None, text=no_reference(results, group))
-    values = [results.of_images(each, "right", **of) for each in (group, other)]
-    t, p = t_test(values[0], values[1], paired=test != "unpaired")
-    return measured(t if what == "t" else p, of=values[0])
+    other = results.reference(group)
+    if other is None or other is group or not other.finished():
+        return no_difference(other is group)
+    ours, theirs = (results.of_images(each, "right", **of) for each in (group, other))
+    t, p = t_test(ours, theirs, paired=test != "unpaired")
+    return measured(t if what == "t" else p, of=ours)
 
 
-def no_reference(results: Results, group: Group) -> str:
-    """Return the text of a cell without a difference: the reference itself, or one whose reference was not run."""
-    return "reference" if group.row == results.references.get(group.row) else "reference not run"
+def no_difference(is_reference: bool) -> Measured:
+    """Return a cell without a difference: that of the reference itself, or one whose reference was not run."""
+    return measured(None, text="reference" if is_reference else "reference not run")
 
 
 def best_validation(results: Results, group: Group) -> Measured:
@@ -140,7 +140,7 @@ def epochs_to(results: Results, group: Group, unit: str = "epochs") -> Measured:
 
     With `unit: exaflops` it is operations: 3 times those of inference (two per multiplication) for each image.
     """
-    other = results.groups.get((group.data, results.references.get(group.row, ""), group.attention))
+    other = results.reference(group)
     if other is None or not other.finished():
         return measured(None, text="reference not run")
     targets = [curve.values[-1] for run in runs_of(other) if (curve := results.curve(run)) is not None]

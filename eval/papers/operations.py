@@ -51,7 +51,7 @@ def gigaflops(
     own = chosen(results, group, exponential, planes)
     if not increase:
         return Measured(own / 1e9)
-    reference = results.groups.get((group.data, results.references.get(group.row, ""), group.attention))
+    reference = results.reference(group)
     if reference is None or reference is group:
         return Measured(None, text="reference" if reference is group else "reference not run")
     return Measured(100 * (own / chosen(results, reference, exponential, planes) - 1))
@@ -62,14 +62,12 @@ def chosen(results: Results, group: Group, exponential: bool | str, planes: bool
     if exponential not in (True, False, ALONE):
         raise ValueError(f"exponential of gigaflops must be true, false or {ALONE}, not {exponential!r}.")
     config = group.config()
-    key = f"operations of {config}"
-    if key not in results.kept:
-        results.kept[key] = [operations(replace(config, depth=depth)) for depth in (1, 2)]
+    of_layers = results.once(repr(config), lambda: [operations(replace(config, depth=depth)) for depth in (1, 2)])
     one, two = (
         each.exponential * bool(exponential) + (0 if exponential == ALONE else each.model + each.planes * planes)
-        for each in results.kept[key]
+        for each in of_layers
     )
-    return one + (two - one) * ((config.depth or 1) - 1)
+    return float(one + (two - one) * ((config.depth or 1) - 1))
 
 
 def operations(config: ViTConfig) -> Operations:

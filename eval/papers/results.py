@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -73,11 +73,14 @@ class Results:
     images: int = 0
     views: Views = ONE
     references: Mapping[str, str] = field(default_factory=dict)
-    kept: dict[str, Any] = field(default_factory=dict)
+    kept: dict[Any, Any] = field(default_factory=dict)
     _models: dict[Path, tuple[Trained, str]] = field(default_factory=dict)
-    _logs: dict[Path, dict[str, Scalar]] = field(default_factory=dict)
-    _values: dict[Any, Any] = field(default_factory=dict)
-    _times: dict[Any, dict[tuple[str, str, str], list[float]]] = field(default_factory=dict)
+
+    def once(self, key: object, make: Callable[[], Any]) -> Any:
+        """Return what `make` returned at the first call with this key."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
 
     def load(self, run: Path, checkpoint: str, root: str | None) -> tuple[Trained, str]:
         """Return the model of a run and a hash of its weights."""
@@ -114,8 +117,8 @@ class Results:
         Raises:
             NoImagesError: a generated task without images of this scale.
         """
-        key = (group.model, str(size), scale, change, checkpoint)
-        if key not in self._values:
+
+        def measure() -> dict[str, NDArray[np.float64]]:
             of_all = {"split": self.split, "images": self.images, "views": self.views, "fresh": False}
             options = argparse.Namespace(**of_all, imports=module_names(group.settings().get("imports")))
             seeds = []
@@ -129,23 +132,22 @@ class Results:
                     except ValueError as error:
                         raise NoImagesError(str(error)) from error
                 seeds.append(image_results(trained, at, options, self.device, weights, CHANGES.get(change)))
-            self._values[key] = {
+            return {
                 "right": np.stack([each.right.numpy().astype(float) for each in seeds]),
                 "loss": np.stack([each.loss.numpy().astype(float) for each in seeds]),
             }
-        values: NDArray[np.float64] = self._values[key][what]
+
+        values: NDArray[np.float64] = self.once((group.model, str(size), scale, change, checkpoint), measure)[what]
         return values
 
-    def reference_of(self, group: Group) -> Group | None:
-        """Return the finished group of a group's reference row; None for the reference itself, or if it has no run."""
-        other = self.groups.get((group.data, self.references.get(group.row, ""), group.attention))
-        return other if other is not None and other is not group and other.finished() else None
+    def reference(self, group: Group) -> Group | None:
+        """Return the group of a group's reference row, which may be the group itself; None without one."""
+        return self.groups.get((group.data, self.references.get(group.row, ""), group.attention))
 
     def curve(self, run: Path, tag: str = "val/accuracy") -> Scalar | None:
         """Return the logged values of a scalar in a run."""
-        if run not in self._logs:
-            self._logs[run] = read_log(run) if has_log(run) else {}
-        return self._logs[run].get(tag)
+        log: dict[str, Scalar] = self.once(run, lambda: read_log(run) if has_log(run) else {})
+        return log.get(tag)
 
     def times(self, batch: int, folded: bool) -> dict[tuple[str, str, str], list[float]]:
         """Return the times in seconds of a forward pass of each group's model, timed in turn in several rounds.
@@ -156,15 +158,17 @@ class Results:
         """
         from eval.encodings.latency import TimedModel
 
-        if (batch, folded) not in self._times:
+        def measure() -> dict[tuple[str, str, str], list[float]]:
             calls: dict[tuple[str, str, str], Call] = {}
             planned = {key: group for key, group in self.groups.items() if group.state == "planned"}
             for key, group in tqdm(planned.items(), desc="models to time", leave=False, disable=None):
                 model = TimedModel(group.config(), batch, self.device)
                 model.model.eval()
                 calls[key] = model.infer if folded else partial(unfolded, model.model, model.images)
-            self._times[batch, folded] = time_in_turn(calls, ROUNDS, self.device)
-        return self._times[batch, folded]
+            return time_in_turn(calls, ROUNDS, self.device)
+
+        times: dict[tuple[str, str, str], list[float]] = self.once(("times", batch, folded), measure)
+        return times
 
 
 def scaled(group: Group, scale: float) -> Size:
