@@ -134,10 +134,6 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 def load_models(options: argparse.Namespace, head: str = "class") -> list[Trained]:
     """Load the models of `--checkpoint`, and set `--resolutions` where it was not given.
 
-    Args:
-        options: options of the command line.
-        head: required head of the models, `class` or `dense`.
-
     Raises:
         ValueError: models that cannot be evaluated, or not in one table; raised before anything is measured.
     """

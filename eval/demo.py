@@ -20,12 +20,7 @@ SWEEP = "experiments/arrow/demo/sweep.yaml"
 
 
 def show_zoo(out: Path, images: int = 64) -> None:
-    """Print the accuracies of the models of the arrow task that come with the repository.
-
-    Args:
-        out: folder of the results.
-        images: number of images at each size.
-    """
+    """Print the accuracies of the models of the arrow task that come with the repository."""
     models = sorted(map(str, ZOO.glob("arrow-*")))
     if not models:
         return

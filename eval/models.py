@@ -32,12 +32,7 @@ def load_model(path: str | PathLike[str], head: str | None = "class", classes: b
 
 
 def check_images(vit: ViT, path: object) -> None:
-    """Raise a ValueError for a model whose inputs are no images, such as videos.
-
-    Args:
-        vit: the model.
-        path: path of the checkpoint, for the message.
-    """
+    """Raise a ValueError for a model whose inputs are no images, such as videos."""
     if len(vit.patch) != 2:
         kind = {1: "sequences", 3: "videos or volumes"}.get(len(vit.patch), f"inputs of {len(vit.patch)} axes")
         raise ValueError(
@@ -47,13 +42,7 @@ def check_images(vit: ViT, path: object) -> None:
 
 
 def check_head(vit: ViT, path: object, head: str = "class") -> None:
-    """Raise a ValueError where an evaluation is for models with another head.
-
-    Args:
-        vit: the model.
-        path: path or name of the model, for the message.
-        head: required head of the model, `class` or `dense`.
-    """
+    """Raise a ValueError where an evaluation is for models with another head."""
     if vit.config.head != head == "class":
         raise ValueError(
             f"{path} has a dense head, with a class for each pixel: python -m eval segment writes masks of images, and "
@@ -68,10 +57,6 @@ def check_head(vit: ViT, path: object, head: str = "class") -> None:
 
 def preprocessing_of(vit: ViT, path: str | PathLike[str]) -> Preprocessing:
     """Return the preprocessing of a model's images.
-
-    Args:
-        vit: the model.
-        path: path of the checkpoint, for the message.
 
     Raises:
         ValueError: a model that does not store it.

@@ -147,9 +147,6 @@ def redraw_matrix(options: argparse.Namespace) -> tuple[Figure | None, list[Row]
 def redraw(options: argparse.Namespace) -> tuple[Figure | None, list[Row]]:
     """Return the figure (None where there is nothing to show) and the table of the first of `options.files`.
 
-    Args:
-        options: options of `eval plot`.
-
     Raises:
         ValueError: a file that no evaluation wrote, or chosen names that it does not contain.
     """

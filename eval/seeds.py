@@ -51,11 +51,7 @@ def check_seeds(settings: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def few_seeds(rows: Sequence[Row]) -> list[str]:
-    """Return a note beneath a table that explains wide intervals over few seeds; empty where no model has few.
-
-    Args:
-        rows: rows as in `mean_over_seeds`.
-    """
+    """Return a note beneath a table that explains wide intervals over few seeds; empty where no model has few."""
     seeds = Counter(without_seed(name) for name in {row["model"] for row in rows})
     few = sorted({2, 3}.intersection(seeds.values()))
     if not few:

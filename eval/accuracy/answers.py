@@ -120,7 +120,7 @@ def accuracy_cells(right: int, total: int) -> dict[str, Any]:
     return accuracy_percent(right, total)
 
 
-def compare(one: Answers, other: Answers) -> Iterator[Row]:
+def differences(one: Answers, other: Answers) -> Iterator[Row]:
     """Yield for each class, and for all, the numbers of images on which both models, only one, or neither is right.
 
     The p-value of McNemar's test is of all classes together.

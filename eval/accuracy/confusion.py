@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from eval import checkpoints
-from eval.accuracy.answers import Answers, answer_images, class_statistics, compare
+from eval.accuracy.answers import Answers, answer_images, class_statistics, differences
 from eval.accuracy.confusion_files import write_answers, write_differences
 from eval.accuracy.confusion_report import SHOWN
 from eval.argument_types import positive_int
@@ -52,7 +52,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             yield from ({**empty, **columns, **row} for row in class_statistics(answers[-1]))
     for one, other in pairs(answers):
         columns = {"part": "difference", "model": one.model, "resolution": one.size, "other": other.model}
-        yield from ({**empty, **columns, **row} for row in compare(one, other))
+        yield from ({**empty, **columns, **row} for row in differences(one, other))
 
 
 def pairs(answers: Sequence[Answers]) -> Iterator[tuple[Answers, Answers]]:

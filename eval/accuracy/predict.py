@@ -60,12 +60,7 @@ def is_coloured(path: str) -> bool:
 
 
 def shrunk_note(vit: ViT, paths: Sequence[str]) -> str:
-    """Return a note on images that were shrunk to a model's training size; empty where there are none.
-
-    Args:
-        vit: the model.
-        paths: paths of the images that were read.
-    """
+    """Return a note on images that were shrunk to a model's training size; empty where there are none."""
     if vit.position_mode()[0] != "extrapolate":
         return ""
     size = patch_and_image(vit.config.patch_size, vit.config.image_size)[1]

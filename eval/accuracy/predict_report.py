@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from eval.evaluations import Shown
-from eval.plotting.contact_sheet import Tile, contact_sheet, fit, names_apart, picture_of
+from eval.plotting.contact_sheet import Tile, contact_sheet, fit, names_apart, thumbnail_of
 from eval.report import Row
 from train.data.sizes import Size
 from train.utils.output import printable
@@ -47,7 +47,7 @@ def plot(rows: Sequence[Row]) -> Figure | None:
     """Draw the first images, each with its answer; None where none could be read."""
     tiles, shown = [], [row for row in rows if row["error"] == ""][:SHOWN_IMAGES]
     for row, file in zip(shown, names_apart([row["image"] for row in shown]), strict=True):
-        picture, size = picture_of(row["image"])
+        picture, size = thumbnail_of(row["image"])
         frame = seen_of(size, row) if picture is not None and "resized" in row else None
         seen = f"{'' if frame is None else 'frame: '}seen at {row['resolution']} px"
         answers = (fit(name, after=f" {100 * p:.0f} %") for name, p in answers_in(row)[:2])
@@ -56,12 +56,7 @@ def plot(rows: Sequence[Row]) -> Figure | None:
 
 
 def seen_of(size: Sequence[int], row: Row) -> tuple[float, float] | None:
-    """Return the central shares of an image's height and width that a model saw; None for nearly all.
-
-    Args:
-        size: height and width of the image in pixels.
-        row: row of the evaluation.
-    """
+    """Return the central shares of an image's height and width that a model saw; None for nearly all."""
     wanted: Size = row["resolution"]
     scale = max(side / of_image for side, of_image in zip(wanted, size, strict=True))
     if not row["resized"]:

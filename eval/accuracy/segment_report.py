@@ -14,7 +14,7 @@ from PIL import Image
 
 from eval.accuracy.predict_report import SHOWN_IMAGES, SHOWN_LINES, notes
 from eval.evaluations import Shown
-from eval.plotting.contact_sheet import Tile, contact_sheet, fit, names_apart, picture_of
+from eval.plotting.contact_sheet import Tile, contact_sheet, fit, names_apart, thumbnail_of
 from eval.plotting.style import COLOURS
 from eval.report import Row
 from train.utils.output import printable
@@ -59,7 +59,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 def overlay(row: Row) -> np.ndarray[Any, Any] | None:
     """Return a thumbnail of an image with its mask laid over it, [H, W, 3]; None where one of them cannot be read."""
-    picture, _ = picture_of(row["image"])
+    picture, _ = thumbnail_of(row["image"])
     if picture is None:
         return None
     try:

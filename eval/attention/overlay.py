@@ -70,11 +70,7 @@ def as_map(rows: Sequence[Row]) -> Picture:
 
 
 def nearly_equal(rows: Sequence[Row]) -> list[str]:
-    """Return the models and sizes whose weights are nearly equal in every layer, so that their maps show nothing.
-
-    Args:
-        rows: rows of `eval attention`.
-    """
+    """Return the models and sizes whose weights are nearly equal in every layer, so that their maps show nothing."""
     said = []
     for (kind, model, size), of_layers in grouped(rows).items():
         maps = [as_map(of_layer) for of_layer in of_layers.values()]
@@ -86,11 +82,7 @@ def nearly_equal(rows: Sequence[Row]) -> list[str]:
 
 
 def overlay_figure(rows: Sequence[Row]) -> Figure:
-    """Draw the image, and below it the attention map of each layer over the image.
-
-    Args:
-        rows: rows of `eval attention`.
-    """
+    """Draw the image, and below it the attention map of each layer over the image."""
     groups, layers = grouped(rows), sorted(unique(rows, "layer"))
     maps = {key: {layer: as_map(of_layer) for layer, of_layer in of.items()} for key, of in groups.items()}
     each = each_normalised(rows)
@@ -179,13 +171,7 @@ def colour_scale(maps: Sequence[Picture]) -> LogNorm:
 
 
 def add_colour_bar(figure: Figure, axes: Any, drawn: Any, each: bool) -> None:
-    """Add the colour bar of all maps beside them, on the same grey background.
-
-    Args:
-        figure, axes: figure and axes of the maps.
-        drawn: image artist of one map.
-        each: whether each map has its own scale.
-    """
+    """Add the colour bar of all maps beside them, on the same grey background."""
     width, right = figure.get_figwidth(), max(axis.get_position().x1 for axis in axes[-1])
     low_end = axes[-1, -1].get_position().y0
     height = axes[0, 0].get_position().y1 - low_end

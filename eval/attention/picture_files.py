@@ -28,10 +28,6 @@ _PICTURES: dict[str, Picture] = {}  # uint8 [H, W], by the names of their files
 def keep_picture(image: Picture, size: Size) -> str:
     """Keep the grey picture of an image in memory.
 
-    Args:
-        image: image, [H, W, C] in [0, 255].
-        size: size of the image in pixels, for the file's name.
-
     Returns:
         Name of the picture's file.
     """

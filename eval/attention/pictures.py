@@ -159,13 +159,7 @@ def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) ->
 
 
 def answer_of(vit: ViT, logits: Tensor, query: tuple[int, int]) -> str:
-    """Return the most probable class and its probability as text, with a dense head at the centre of the query's patch.
-
-    Args:
-        vit: the model.
-        logits: logits of the image, [K], or of its pixels, [K, H, W].
-        query: row and column of the query's patch.
-    """
+    """Return the most probable class and its probability as text, of logits [K], or [K, H, W] at the query's patch."""
     where = ""
     if vit.config.head == "dense":
         y, x = (place * side + side // 2 for place, side in zip(query, vit.patch, strict=True))

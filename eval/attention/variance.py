@@ -96,13 +96,7 @@ def independent_deviation(phi: RandomFeatures, q: Tensor, k: Tensor) -> float:
 
 
 class Case:
-    """Measurements of one map with m features: a query, a key at each angle to it, and further random keys.
-
-    Args:
-        title: title of the map.
-        features: number of features m.
-        options: options of the command line.
-    """
+    """Measurements of one map with m features: a query, a key at each angle to it, and further random keys."""
 
     def __init__(self, title: str, features: int, options: argparse.Namespace):
         self.title, self.features, self.options = title, features, options

@@ -81,11 +81,6 @@ def with_options(title: str) -> tuple[str, dict[str, Any]]:
 class TimedModel:
     """A model with a training step and a folded inference to be timed.
 
-    Args:
-        config: configuration of the model.
-        batch_size: number of images in a batch.
-        device: device to compute on.
-
     Attributes:
         step: function that takes a training step.
         infer: function that runs the folded model on the images.

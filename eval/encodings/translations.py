@@ -235,9 +235,6 @@ def measure_models(models: Iterable[tuple[str, ViT]]) -> Iterator[Row]:
     """Yield the change of each model's logits under a translation of all positions.
 
     It is zero with softmax, and not with one draw of random features.
-
-    Args:
-        models: pairs of a title and a model.
     """
     for title, vit in models:
         vit = vit.double().eval()

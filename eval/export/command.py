@@ -91,12 +91,7 @@ def details_of(model: ViT) -> dict[str, object]:
 
 
 def run_command(options: argparse.Namespace, folder: Path) -> None:
-    """Export a model, and print its comparison with PyTorch.
-
-    Args:
-        options: options of the command line.
-        folder: folder of the file where `--out` is not given.
-    """
+    """Export a model, and print its comparison with PyTorch."""
     if options.format == "onnx":
         check_onnx()
     write, read, suffix = FORMATS[options.format]

@@ -38,13 +38,7 @@ class NotRun:
 def not_run(
     tables: Sequence[TableFile], done: set[tuple[str, str]], times: Mapping[tuple[str, str], Time]
 ) -> Iterator[NotRun]:
-    """Yield the budgets that were not run.
-
-    Args:
-        tables: tables of the project.
-        done: names of the tables and budgets that were run.
-        times: known times, by table and budget.
-    """
+    """Yield the budgets that were not run."""
     plans = {
         (table.name, budget): make_plan(table, budget, None, Path()) for table in tables for budget in table.budgets
     }

@@ -30,12 +30,7 @@ def state_of(group: Group, measure: str) -> str:
 
 
 def all_records(table: TableFile, results: Results) -> Iterator[dict[str, Any]]:
-    """Yield a record for each cell, with its published value.
-
-    Args:
-        table: the table.
-        results: results of the table's models.
-    """
+    """Yield a record for each cell, with its published value."""
     bar = tqdm(results.groups.values(), desc="cells", unit="group", leave=False, disable=None)
     for group in bar:
         bar.set_postfix_str(group.model)

@@ -12,7 +12,7 @@ from pathlib import Path
 from eval.evaluations import Command
 from eval.papers.estimate import read_times
 from eval.papers.not_run import not_run
-from eval.papers.report_page import Part, page
+from eval.papers.report_page import TableRun, page
 from eval.papers.table_file import PAPERS, all_tables
 from eval.report import read_csv, unique
 from performer_string.utils.files import check_writable, write_aside
@@ -48,7 +48,7 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
     )
 
 
-def parts_of(folder: Path) -> list[Part]:
+def parts_of(folder: Path) -> list[TableRun]:
     """Return the tables in a folder: NAME/BUDGET.csv with its Markdown and figure."""
     parts = []
     for csv in sorted(folder.expanduser().glob("*/*.csv")):
@@ -60,7 +60,7 @@ def parts_of(folder: Path) -> list[Part]:
         facts = [line for line in facts if line.partition(":")[0] in ("command", "device", "code")]
         figure = csv.with_suffix(".png")
         png = figure.read_bytes() if figure.is_file() else b""
-        parts.append(Part(csv.parent.name, csv.stem, text.read_text(encoding="utf-8"), facts, png))
+        parts.append(TableRun(csv.parent.name, csv.stem, text.read_text(encoding="utf-8"), facts, png))
     return parts
 
 

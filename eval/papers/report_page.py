@@ -40,7 +40,7 @@ INTRODUCTION = (
 
 
 @dataclass(frozen=True)
-class Part:
+class TableRun:
     """A table that was run.
 
     Attributes:
@@ -67,14 +67,8 @@ class Part:
         return f"{self.name}-{self.budget}"
 
 
-def page(parts: Sequence[Part], not_run: Sequence[NotRun], devices: Sequence[str]) -> str:
-    """Return the whole page.
-
-    Args:
-        parts: tables that were run.
-        not_run: budgets of the project's tables that were not run.
-        devices: names of the devices on which their times were estimated.
-    """
+def page(parts: Sequence[TableRun], not_run: Sequence[NotRun], devices: Sequence[str]) -> str:
+    """Return the whole page."""
     links = "".join(f'<li><a href="#{part.anchor}">{escape(part.title)}</a></li>' for part in parts)
     body = "".join(section(part) for part in parts)
     return (
@@ -86,7 +80,7 @@ def page(parts: Sequence[Part], not_run: Sequence[NotRun], devices: Sequence[str
     )
 
 
-def section(part: Part) -> str:
+def section(part: TableRun) -> str:
     """Return the section of one table."""
     blocks, notes = split_text(part.text)
     tables = "".join(f'<div class="wide">{html_table(block)}</div><br>' for block in blocks)

@@ -67,10 +67,6 @@ def table_content(path: Path, extended_by: Sequence[Path] = ()) -> dict[str, Any
 
     A table that shares the runs of the table it extends also inherits its budgets, and may add fields to them.
 
-    Args:
-        path: path of the file.
-        extended_by: paths of the files that extend this one.
-
     Raises:
         ValueError: tables that extend each other in a circle, or a part that is no mapping from names.
     """

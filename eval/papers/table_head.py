@@ -38,12 +38,7 @@ def stem_of(options: argparse.Namespace) -> str:
 
 
 def lines_of(table: TableFile, name: str) -> list[str]:
-    """Return the comment lines that describe a table: one line, or none for a table of the project.
-
-    Args:
-        table: the table.
-        name: name of the table on the command line.
-    """
+    """Return the comment lines that describe a table: one line, or none for a table of the project."""
     if name == table.name:
         return []
     content = {

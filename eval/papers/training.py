@@ -44,12 +44,6 @@ def outdated_runs(groups: Sequence[Group], out: Path) -> list[str]:
 def train_missing(groups: Sequence[Group], out: Path, jobs: int, threads: int) -> int:
     """Train unfinished runs, and return the exit status: 0 if all are finished, that of a signal, else 1.
 
-    Args:
-        groups: groups of the table.
-        out: folder of the runs.
-        jobs: number of simultaneous training runs.
-        threads: number of threads of each training run.
-
     Raises:
         ValueError: a run, finished or not, whose settings differ from the table's current ones.
     """

@@ -22,9 +22,6 @@ class AccuracyScale:
     """An axis of accuracies in %, or of errors on a logarithmic scale where nearly all answers are right.
 
     Lines at 99.9 and 100 % would coincide on the first. An error of zero is drawn at the lower end of the second.
-
-    Args:
-        rows: all rows that will be drawn.
     """
 
     def __init__(self, rows: Sequence[Row]):

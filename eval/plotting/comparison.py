@@ -79,11 +79,7 @@ def draw_curves(
 
 
 def step_locator(steps: Collection[int]) -> Locator:
-    """Return the tick locator of an axis of steps: the validations where they are few and apart, else round numbers.
-
-    Args:
-        steps: steps of the validations.
-    """
+    """Return the tick locator of an axis of steps: the validations where they are few and apart, else round numbers."""
     places = sorted(steps)
     if len(places) <= MOST_TICKS and are_apart(places, APART):
         return FixedLocator(places)

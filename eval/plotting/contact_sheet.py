@@ -42,7 +42,7 @@ class Tile:
     frame: tuple[float, float] | None = None
 
 
-def picture_of(path: str) -> tuple[np.ndarray[Any, Any] | None, tuple[int, int]]:
+def thumbnail_of(path: str) -> tuple[np.ndarray[Any, Any] | None, tuple[int, int]]:
     """Return a thumbnail of an image file, [H, W, 3] (None for unreadable files), and the image's height and width."""
     try:
         image = open_image(path)
@@ -98,13 +98,7 @@ def width_of(text: str) -> float:
 
 
 def draw_frame(axis: Axes, shape: Sequence[int], frame: tuple[float, float]) -> None:
-    """Frame the centre of a picture, and fade the rest.
-
-    Args:
-        axis: axes of the picture.
-        shape: height and width of the picture in pixels.
-        frame: central shares of height and width to frame.
-    """
+    """Frame the centre of a picture, and fade the rest."""
     height, width = shape[0] * frame[0], shape[1] * frame[1]
     top, left = (shape[0] - height) / 2 - 0.5, (shape[1] - width) / 2 - 0.5
     around: dict[str, Any] = {"color": "white", "alpha": FADED, "linewidth": 0}

@@ -76,12 +76,7 @@ def for_display(rows: Sequence[Row], columns: Sequence[str], options: argparse.N
 
 
 def labels_of(models: Sequence[str], options: argparse.Namespace) -> dict[str, str]:
-    """Return the label of each drawn model, by its name; without the seed where a model has only one.
-
-    Args:
-        models: names of the models.
-        options: options as in `for_display`.
-    """
+    """Return the label of each drawn model, by its name; without the seed where a model has only one."""
     shown = for_display([{"model": model, "name": model} for model in models], ["model"], options)
     names = [row["model"] for row in shown]
     return {row["name"]: row["model"] if names.count(row["model"]) == 1 else row["name"] for row in shown}

@@ -22,14 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
 from performer_string.utils.files import write_aside
-from train.figure_style import BLACK as BLACK
-from train.figure_style import BLUE as BLUE
-from train.figure_style import COLOURS as COLOURS
-from train.figure_style import GREY as GREY
-from train.figure_style import MARKERS as MARKERS
-from train.figure_style import STYLE as STYLE
-from train.figure_style import VERMILLION as VERMILLION
-from train.figure_style import colour_and_marker as colour_and_marker
+from train.figure_style import BLACK, BLUE, COLOURS, GREY, MARKERS, STYLE, VERMILLION, colour_and_marker  # noqa: F401
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -70,11 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class DenseBias(RelativeBias):
-    """A relative bias that is always applied to N x N weights, also on grids.
-
-    Args:
-        locality: relative bias.
-    """
+    """A relative bias that is always applied to N x N weights, also on grids."""
 
     def __init__(self, locality: RelativeBias):
         super().__init__(locality.num_heads, locality.normalised)

@@ -26,12 +26,7 @@ T = TypeVar("T")
 
 
 class CachedCall(Generic[T]):
-    """A function whose model caches its rotations and projections as long as it exists, as in inference.
-
-    Args:
-        vit: model in evaluation mode.
-        call: function that runs the model or a part of it.
-    """
+    """A function whose model caches its rotations and projections as long as it exists, as in inference."""
 
     def __init__(self, vit: ViT, call: Callable[[], T]):
         self.call, self.caches = call, ExitStack()

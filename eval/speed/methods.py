@@ -79,12 +79,7 @@ def operations(method: str, options: argparse.Namespace, tokens: int) -> float:
 
 
 class AttentionMethods:
-    """The methods as attention alone, on queries, keys and values [B, H, N, d].
-
-    Args:
-        options: options of the command line.
-        device: device to compute on.
-    """
+    """The methods as attention alone, on queries, keys and values [B, H, N, d]."""
 
     def __init__(self, options: argparse.Namespace, device: torch.device):
         self.options, self.device, self.dtype = options, device, getattr(torch, options.dtype)

@@ -53,9 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read_recipe(name: str) -> tuple[ViTConfig, int]:
     """Return the configuration of a recipe's model, and its batch size.
 
-    Args:
-        name: name in `RECIPES`, or path of a YAML file.
-
     Raises:
         ValueError: an unknown name, or a file without a model.
     """

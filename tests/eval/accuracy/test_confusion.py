@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from eval.accuracy.answers import Answers, class_statistics, compare
+from eval.accuracy.answers import Answers, class_statistics, differences
 from eval.accuracy.confusion import COLUMNS
 from eval.accuracy.confusion_files import answer_rows
 from eval.accuracy.confusion_report import SHOWN, notes, plot, shown_classes, summary
@@ -40,7 +40,7 @@ def test_statistics_of_classes():
 
 def test_where_two_models_differ():
     one, other = answers((0, 0, 0, 1, 1, 0, 2, 0)), answers((0, 1, 1, 1, 1, 1, 0, 0), model="other")
-    rows = list(compare(one, other))
+    rows = list(differences(one, other))
     counts = [[row[name] for name in ("both right", "only model", "only other", "neither")] for row in rows]
     assert counts == [[1, 2, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [2, 3, 1, 2]]
     assert [row["p"] for row in rows] == ["", "", "", "", pytest.approx(mcnemar(3, 1))]

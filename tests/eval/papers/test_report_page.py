@@ -10,7 +10,7 @@ import pytest
 from eval import cli
 from eval.papers.estimate import Time, keep_times, read_times
 from eval.papers.not_run import NotRun, not_run
-from eval.papers.report_page import Part, html_table, page, split_text
+from eval.papers.report_page import TableRun, html_table, page, split_text
 from eval.papers.table_file import find_table
 
 TEXT = """**Two <encodings> (cpu budget: one seed)**
@@ -59,7 +59,7 @@ def test_text_is_split_into_tables_and_notes():
 
 
 def test_page_needs_nothing_from_elsewhere():
-    part = Part("two", "cpu", TEXT, ["command: python -m eval table two", "device: a <CPU>"], b"PNG")
+    part = TableRun("two", "cpu", TEXT, ["command: python -m eval table two", "device: a <CPU>"], b"PNG")
     rows = [NotRun("sparse-cayley", "cpu", "two <epochs>", "24 training runs")]
     text = page([part], rows, ["a <GPU>"])
     tags = Tags()
