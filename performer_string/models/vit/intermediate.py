@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
@@ -58,30 +58,42 @@ def block_outputs(
     return x, outputs
 
 
-def intermediate_layers(
-    vit: ViT,
-    images: Tensor,
-    n: int | Sequence[int],
-    reshape: bool,
-    return_class_token: bool,
-    norm: bool,
-    positions: Tensor | None,
-    patch_mask: Tensor | None,
-) -> tuple[Any, ...]:
-    """Return the outputs of blocks. For the arguments see `ViT.get_intermediate_layers`.
+class IntermediateLayers:
+    """Mixin of a ViT: the outputs of several blocks."""
 
-    Raises:
-        ValueError: blocks or a class token that the model does not have.
-    """
-    if return_class_token and vit.config.pool != "cls":
-        raise ValueError(f"this model has no class token: it was built with pool={vit.config.pool!r}, not 'cls'.")
-    wanted = block_indices(n, len(vit.blocks))
-    last = wanted[-1]  # blocks after it are not needed
-    _, outputs = block_outputs(vit, images, wanted, last, norm, positions, patch_mask)
-    patches = [each[:, vit.num_prefix :] for each in outputs]
-    if reshape:
-        grid = vit.grid(*images.shape[2:])
-        patches = [each.transpose(1, 2).unflatten(2, grid).contiguous() for each in patches]
-    if not return_class_token:
-        return tuple(patches)
-    return tuple(zip(patches, (each[:, 0] for each in outputs), strict=True))
+    def get_intermediate_layers(
+        self,
+        images: Tensor,
+        n: int | Sequence[int] = 1,
+        reshape: bool = False,
+        return_class_token: bool = False,
+        norm: bool = True,
+        positions: Tensor | None = None,
+        patch_mask: Tensor | None = None,
+    ) -> tuple[Any, ...]:
+        """Return the outputs of several blocks, as DINOv2's method of this name does. A `TimmViT` has timm's.
+
+        Args:
+            images: input images, [B, channels, height, width].
+            n: number of last blocks, or indices of blocks, whose outputs are returned in ascending order.
+            reshape: whether to return maps [B, D, h, w] in place of patches [B, N, D].
+            return_class_token: whether to return pairs of patches and the class token [B, D].
+            norm: whether to apply the last norm to each.
+            positions, patch_mask: positions and mask of the patches, see `forward`.
+
+        Raises:
+            ValueError: blocks or a class token that the model does not have.
+        """
+        vit = cast("ViT", self)
+        if return_class_token and vit.config.pool != "cls":
+            raise ValueError(f"this model has no class token: it was built with pool={vit.config.pool!r}, not 'cls'.")
+        wanted = block_indices(n, len(vit.blocks))
+        last = wanted[-1]  # blocks after it are not needed
+        _, outputs = block_outputs(vit, images, wanted, last, norm, positions, patch_mask)
+        patches = [each[:, vit.num_prefix :] for each in outputs]
+        if reshape:
+            grid = vit.grid(*images.shape[2:])
+            patches = [each.transpose(1, 2).unflatten(2, grid).contiguous() for each in patches]
+        if not return_class_token:
+            return tuple(patches)
+        return tuple(zip(patches, (each[:, 0] for each in outputs), strict=True))

@@ -28,7 +28,7 @@ from performer_string.models.vit.build import (
     build_position_encoding,
 )
 from performer_string.models.vit.initialise import initialise
-from performer_string.models.vit.intermediate import intermediate_layers
+from performer_string.models.vit.intermediate import IntermediateLayers
 from performer_string.models.vit.packing import forward_packed
 from performer_string.models.vit.patches import check_images, check_patch_positions, embed_patches, patchify
 from performer_string.models.vit.positions import TokenPositions
@@ -51,7 +51,7 @@ def _rename_weights(model: nn.Module, state_dict: dict[str, Any], prefix: str, *
     rename_table(state_dict, prefix, beside=cast(ViT, model).absolute is not None)
 
 
-class ViT(Saved, Preprocessed, TokenPositions, nn.Module):
+class ViT(Saved, Preprocessed, TokenPositions, IntermediateLayers, nn.Module):
     """Vision Transformer: images [B, channels, *sizes] to logits [B, classes].
 
     Args:
@@ -192,28 +192,6 @@ class ViT(Saved, Preprocessed, TokenPositions, nn.Module):
         """Return `forward_features` of the patches as a map for dense prediction, [B, D, h, w]."""
         x = self.forward_features(images, positions, patch_mask)[:, self.num_prefix :]
         return x.transpose(1, 2).unflatten(2, self.grid(*images.shape[2:]))
-
-    def get_intermediate_layers(
-        self,
-        images: Tensor,
-        n: int | Sequence[int] = 1,
-        reshape: bool = False,
-        return_class_token: bool = False,
-        norm: bool = True,
-        positions: Tensor | None = None,
-        patch_mask: Tensor | None = None,
-    ) -> tuple[Any, ...]:
-        """Return the outputs of several blocks, as DINOv2's method of this name does. A `TimmViT` has timm's.
-
-        Args:
-            images: input images, [B, channels, height, width].
-            n: number of last blocks, or indices of blocks, whose outputs are returned in ascending order.
-            reshape: whether to return maps [B, D, h, w] in place of patches [B, N, D].
-            return_class_token: whether to return pairs of patches and the class token [B, D].
-            norm: whether to apply the last norm to each.
-            positions, patch_mask: positions and mask of the patches, see `forward`.
-        """
-        return intermediate_layers(self, images, n, reshape, return_class_token, norm, positions, patch_mask)
 
     def forward_dense(
         self, images: Tensor | Sequence[Tensor], positions: Tensor | None = None, patch_mask: Tensor | None = None
