@@ -120,6 +120,7 @@ def features_at(trained: Trained, size: Size, split: str, number: int, device: t
 
 
 def measure(
+    models: Sequence[Trained],
     options: argparse.Namespace,
     device: torch.device,
     classify: Callable[[Trained, Features, Features, Size], tuple[Tensor, dict[str, Any]]],
@@ -127,12 +128,13 @@ def measure(
     """Yield the row of each model and size.
 
     Args:
+        models: models of `load_frozen`.
         options: options of the command line.
         device: device to compute on.
         classify: function of a model, its training features, those of the images to classify, and the size of the
             training images. It returns a class for each image, and further columns.
     """
-    for trained in load_frozen(options):
+    for trained in models:
         fitted: dict[Size, Features] = {}
         for size in options.resolutions:
             at = options.fit_at or size

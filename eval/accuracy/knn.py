@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eval.accuracy.frozen import Features, add_arguments, classes_of, measure
+from eval.accuracy.frozen import Features, add_arguments, classes_of, load_frozen, measure
 from eval.accuracy.reports import KNN
 from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
@@ -71,7 +71,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         answers = knn(fitted, found.values, classes, options.k, options.temperature, device)
         return answers, {"k": options.k, "temperature": options.temperature}
 
-    yield from measure(options, device, classify)
+    yield from measure(load_frozen(options), options, device, classify)
 
 
 EVALUATION = Evaluation(__doc__, add_options, evaluate, KNN)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eval.accuracy.frozen import Features, add_arguments, classes_of, features_at, measure
+from eval.accuracy.frozen import Features, add_arguments, classes_of, features_at, load_frozen, measure
 from eval.accuracy.reports import PROBE
 from eval.evaluations import Evaluation
 from eval.report import Row
@@ -56,12 +56,14 @@ class Probe:
         bias: biases, [classes].
         mean: mean of the features that it was fitted to, [D].
         std: their standard deviation, [D].
+        converged: whether its loss is the lowest one.
     """
 
     weight: Tensor
     bias: Tensor
     mean: Tensor
     std: Tensor
+    converged: bool = True
 
     def standardised(self, values: Tensor) -> Tensor:
         """Return features [N, D] in units of the deviations of the fitted ones."""
@@ -111,10 +113,8 @@ def fit(probe: Probe, fitted: Features, penalty: float) -> Probe:
 
     options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "ftol": 1e-12, "gtol": 1e-7}
     found = minimize(loss, first.cpu().numpy().ravel(), jac=True, method="L-BFGS-B", options=options)
-    if not found.success:
-        sys.stderr.write(f"The probe with the penalty {penalty:g} has not converged: {found.message}.\n")
     weights = torch.from_numpy(found.x).to(x).view_as(first)
-    return replace(probe, weight=weights[:, :-1], bias=weights[:, -1])
+    return replace(probe, weight=weights[:, :-1], bias=weights[:, -1], converged=bool(found.success))
 
 
 def score(probe: Probe, features: Features) -> tuple[float, float]:
@@ -147,17 +147,20 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     penalties = sorted(set(options.penalties))
     for penalty in penalties:
         check_positive("--penalties", penalty)
-    chosen: dict[tuple[str, Size], tuple[Probe, dict[str, Any]]] = {}
-
-    def probe_of(trained: Trained, fitted: Features, classes: int, at: Size) -> tuple[Probe, dict[str, Any]]:
-        several = len(penalties) > 1
+    several, models = len(penalties) > 1, load_frozen(options)
+    for trained in models:
         if several and not trained.data.validates():
             raise ValueError(
                 f"{trained.name} was trained without validation images, by which one of {len(penalties)} penalties "
                 f"would be chosen: give one, such as --penalties 0.001."
             )
+    chosen: dict[tuple[str, Size], tuple[Probe, dict[str, Any]]] = {}
+
+    def probe_of(trained: Trained, fitted: Features, classes: int, at: Size) -> tuple[Probe, dict[str, Any]]:
         validation = features_at(trained, at, "val", 0, device) if several else None
         probe, penalty, accuracy = choose(start(fitted, classes, device), fitted, validation, penalties)
+        if not probe.converged:
+            sys.stderr.write(f"{trained.name}: the probe of the penalty {penalty:g} needs more than {STEPS} steps.\n")
         return probe, {
             "penalty": penalty,
             "val accuracy": "" if accuracy is None else round(accuracy, 4),
@@ -171,7 +174,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         probe, columns = chosen[trained.name, at]
         return probe.logits(found.values).argmax(1).cpu(), columns
 
-    yield from measure(options, device, classify)
+    yield from measure(models, options, device, classify)
 
 
 EVALUATION = Evaluation(__doc__, add_options, evaluate, PROBE)

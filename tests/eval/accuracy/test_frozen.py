@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from eval.accuracy.knn import knn
 from eval.accuracy.probe import choose, fit, loss_and_gradient, score, start
 from eval.cli import main
 from performer_string import Preprocessing, ViT, ViTConfig
-from tests.helpers.checkpoints import read, save
+from tests.helpers.checkpoints import CONFIG, read, save
+from train.data.module import ImageData
 
 CPU = torch.device("cpu")
 
@@ -162,6 +164,31 @@ def test_images_of_the_training(tmp_path):
     main(["knn", str(run), "--train_images", "24", "--images", "8", "--k", "3"])
     (row,) = read(run / "results" / "knn.csv")[1]
     assert (row["training images"], row["images"], row["k"]) == ("24", "8", "3")
+
+
+def test_a_probe_of_a_model_without_validation_images(tmp_path, folder, capsys, monkeypatch):
+    """It has no images to choose a penalty by, which is said before any features are computed."""
+    data = ImageData("folder", root=str(folder), size=[60, 60], grey=True, val_fraction=0.0, workers=0, batch_size=8)
+    data.setup()
+    run = save(tmp_path / "run", replace(CONFIG, num_classes=2), data).parents[1]
+    monkeypatch.setattr(ViT, "forward_features", None)
+    with pytest.raises(SystemExit, match="2"):
+        main(["probe", str(run)])
+    monkeypatch.undo()
+    assert "run was trained without validation images, by which one of 8 penalties" in capsys.readouterr().err
+    main(["probe", str(run), "--penalties", "0.1"])
+    (row,) = read(run / "results" / "probe.csv")[1]
+    assert (row["training images"], row["val accuracy"]) == ("40", "")
+
+
+def test_a_probe_that_has_not_converged_says_so(tmp_path, folder, capsys, monkeypatch):
+    monkeypatch.setattr("eval.accuracy.probe.STEPS", 1)
+    command = ["probe", str(save(tmp_path / "run")), "--folder", str(folder), "--resolutions", "60", "--penalties"]
+    main([*command, "1e-6"])
+    assert "run: the probe of the penalty 1e-06 needs more than 1 steps." in capsys.readouterr().err
+    monkeypatch.undo()
+    main([*command, "1"])
+    assert "needs more than" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
