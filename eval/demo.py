@@ -14,20 +14,20 @@ from pathlib import Path
 from eval.cli import main as evaluate
 from train.sweep import main as sweep
 
-ZOO = Path(__file__).resolve().parents[1] / "models"
-ZOO_SIZES = ("108", "168", "276", "552")
+PUBLISHED = Path(__file__).resolve().parents[1] / "models"
+SIZES = ("108", "168", "276", "552")
 SWEEP = "experiments/arrow/demo/sweep.yaml"
 
 
-def show_zoo(out: Path, images: int = 64) -> None:
+def show_published(out: Path, images: int = 64) -> None:
     """Print the accuracies of the models of the arrow task that come with the repository."""
-    models = sorted(map(str, ZOO.glob("arrow-*")))
+    models = sorted(map(str, PUBLISHED.glob("arrow-*")))
     if not models:
         return
     print(
         f"Models of the repository, trained at 108 px, on {images} images of each size, about a minute:\n", flush=True
     )
-    sizes = ["--resolutions", *ZOO_SIZES, "--images", str(images)]
+    sizes = ["--resolutions", *SIZES, "--images", str(images)]
     evaluate(["resolution", "--checkpoint", *models, *sizes, "--out", str(out)])
     print()
 
@@ -36,15 +36,10 @@ def main() -> None:
     """Test the models of the repository, train those of the demo, and print their accuracies."""
     started = time.perf_counter()
     root = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
-    show_zoo(root / "models")
-    print(
-        "Three models, a few minutes each. What their training prints is in log.txt of each one's folder.", flush=True
-    )
+    show_published(root / "models")
+    print("Three models, a few minutes each. What they print is in log.txt of each one's folder.", flush=True)
     sweep([SWEEP, "--out", str(root)])
-    print(
-        "\nTested on images that were not in the training, at the training resolution (72 px) and above it:\n",
-        flush=True,
-    )
+    print("\nTested on images that were not in the training, at its resolution (72 px) and above:\n", flush=True)
     checkpoints = sorted(map(str, root.glob("*/checkpoints/last.ckpt")))
     evaluate(["resolution", "--resolutions", "72", "108", "144", "--checkpoint", *checkpoints])
     print(f"\nTensorBoard: {Path(sys.executable).parent / 'tensorboard'} --logdir {root}")

@@ -125,7 +125,7 @@ class Report:
                 measured.append(row)
         except BaseException:
             if measured:
-                keep_other(self.partial, self.header, self.endings)
+                rename_other(self.partial, self.header, self.endings)
                 write_csv(self.partial, measured, self.header)
                 sys.stderr.write(f"\nnot complete; what was measured is in {self.partial}\n")
             raise
@@ -133,7 +133,7 @@ class Report:
 
     def write(self, rows: Sequence[Row]) -> None:
         """Write the CSV file, and remove the partial file of an interrupted run of the same command."""
-        keep_other(self.csv, self.header, self.endings)
+        rename_other(self.csv, self.header, self.endings)
         write_csv(self.csv, rows, self.header)
         if is_of_command(self.partial, self.header):
             self.partial.unlink()
@@ -156,7 +156,7 @@ def is_of_command(path: Path, header: Sequence[str]) -> bool:
     return path.is_file() and path.read_text(encoding="utf-8").partition("\n")[0] == comment(header[0])
 
 
-def keep_other(path: Path, header: Sequence[str], endings: Sequence[str]) -> None:
+def rename_other(path: Path, header: Sequence[str], endings: Sequence[str]) -> None:
     """Rename the files of another command from NAME.csv to NAME.1.csv and so on, and its folder NAME."""
     if not path.is_file() or is_of_command(path, header):
         return

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from eval.evaluations import Shown
 from eval.plotting.axes import beside, error_bars, legend_above, mark_training, note_below, plain_logarithm, size_axis
-from eval.plotting.overlaps import reveal
+from eval.plotting.overlaps import widen_hidden_lines
 from eval.plotting.style import GREY, line_styles, panels
 from eval.report import Row, select, unique
 from train.data.sizes import ascending
@@ -74,7 +74,7 @@ def plot(rows: Sequence[Row]) -> Figure:
         size_axis(axis, sizes)
         axis.set(title=title, ylabel=name, yscale="log")
         plain_logarithm(axis.yaxis)
-        reveal(axis)
+        widen_hidden_lines(axis)
     legend_above(figure, handles=legend_handles(models, methods))
     counts = {row["images"] for row in rows}
     images = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"

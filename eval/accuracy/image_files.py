@@ -67,7 +67,7 @@ def whole_patches(image: Tensor, patch: Sequence[int]) -> Tensor:
     return result
 
 
-def natively(image: Any, transform: Callable[[Any], Tensor], patch: Sequence[int]) -> Tensor:
+def at_own_size(image: Any, transform: Callable[[Any], Tensor], patch: Sequence[int]) -> Tensor:
     """Return an image at its own size, cropped to whole patches, after a transform that keeps the size."""
     return whole_patches(transform(image), patch)
 
@@ -157,7 +157,7 @@ def files_of(vit: ViT, path: Path, options: argparse.Namespace) -> ImageFiles:
     preprocessing = preprocessing_of(vit, path)
     transform = vit.transform(options.size)
     if options.native:
-        transform = partial(natively, transform=preprocessing.transform(None), patch=vit.patch)  # workers can pickle it
+        transform = partial(at_own_size, transform=preprocessing.transform(None), patch=vit.patch)
     return ImageFiles(find_images(options.paths), transform, preprocessing.background)
 
 

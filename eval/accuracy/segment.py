@@ -124,13 +124,13 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 tqdm.write(f"skipped {printable(path)}: {why}", file=sys.stderr)
                 yield make_row(path, names, error=why)
                 continue
-            seen = see(image, preprocessing, options.side)
+            seen = preprocess(image, preprocessing, options.side)
             classes = pixel_classes(vit, seen, options.tile, options.overlap, (image.height, image.width))
             write_mask(options.masks / name, classes)
             yield make_row(path, names, name, Size.of(seen.shape[1:]), classes)
 
 
-def see(image: Image.Image, preprocessing: Preprocessing, side: int | None) -> Tensor:
+def preprocess(image: Image.Image, preprocessing: Preprocessing, side: int | None) -> Tensor:
     """Return an image as the model sees it, [C, H, W], with its shorter side resized to `side`."""
     from torchvision.transforms import v2  # slow to import, and not needed for --help
 

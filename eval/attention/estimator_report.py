@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from eval.evaluations import Shown
 from eval.plotting.accuracy import split_of
 from eval.plotting.axes import legend_above, mark_training, note_below, size_axis
-from eval.plotting.overlaps import reveal
+from eval.plotting.overlaps import widen_hidden_lines
 from eval.plotting.style import GREY, line_styles, panels
 from eval.report import Row, select, unique
 from train.data.sizes import Size, ascending
@@ -79,7 +79,7 @@ def plot(rows: Sequence[Row]) -> Figure:
         if name in OF_EQUAL_WEIGHTS:
             draw_equal_weights(axis, rows, OF_EQUAL_WEIGHTS[name], sizes, layers)
         axis.set_title(title)
-        reveal(axis)
+        widen_hidden_lines(axis)
     handles = [
         Line2D([], [], label=model, **(style if len(sizes) == 1 else {**style, "color": GREY, "marker": ""}))
         for model, style in styles.items()

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from eval.evaluations import Shown
 from eval.plotting.accuracy import dot_columns, group_by_model, note_of, size_panels
 from eval.plotting.axes import count_axis, legend_above, note_below, plain_logarithm
-from eval.plotting.overlaps import reveal
+from eval.plotting.overlaps import widen_hidden_lines
 from eval.plotting.style import GREY, line_styles, new_figure, width_or
 from eval.report import Row, select, unique
 from eval.seeds import without_seed
@@ -71,7 +71,7 @@ def plot(rows: Sequence[Row]) -> Figure:
         count_axis(axis, unique(costs, "tokens"))
         axis.set_yscale("log")
         plain_logarithm(axis.yaxis)
-        reveal(axis)
+        widen_hidden_lines(axis)
     time.set(title="time, folded inference", ylabel="milliseconds")
     memory.set(title="peak memory of tensors", ylabel="MiB")
     handles = [Line2D([], [], label=without_seed(model), **style) for model, style in styles.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from eval.encodings.translations import SHIFT, make_row
+from eval.encodings.translations import SHIFT, make_row, relative_change, scores
 from eval.report import Row
 from performer_string import build_encoding
 from performer_string.position import Encoding
@@ -26,16 +26,8 @@ def measure_one_axis(head_dim: int) -> Row:
         positions = torch.rand(12, 1, dtype=torch.float64) * 5
     turns, basis = planes(liere)
     rope.get_parameter("omega").copy_(turns[:, None])
-    before = scores(liere, positions, q, k)
-    after = scores(rope, positions + SHIFT, q @ basis, k @ basis)
-    change = float((after - before).abs().max() / before.abs().max())
+    change = relative_change(scores(liere, positions, q, k), scores(rope, positions + SHIFT, q @ basis, k @ basis))
     return make_row("scores", "liere, as RoPE in its basis", "1-D, RoPE in its place and a move", change, "exact")
-
-
-def scores(encoding: Encoding, positions: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Return the scores of queries and keys [B, H, N, d] at positions."""
-    rotation = encoding(positions)
-    return rotation.rotate(q) @ rotation.rotate(k).mT
 
 
 def planes(encoding: Encoding) -> tuple[torch.Tensor, torch.Tensor]:

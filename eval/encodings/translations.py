@@ -54,30 +54,28 @@ def make_row(part: str, name: str, quantity: str, value: float, expected: str) -
     return {"part": part, "name": name, "quantity": quantity, "value": value, "expected": expected, "holds": holds}
 
 
+def scores(encoding: Encoding, positions: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """Return the scores of queries and keys [B, H, N, d] at positions; an additive encoding is added to both."""
+    added = encoding.embedding(positions)
+    if added is not None:
+        x = added.unflatten(-1, (encoding.num_heads, encoding.head_dim)).transpose(0, 1)
+        return (q + x) @ (k + x).mT
+    rotation = encoding(positions)
+    return rotation.rotate(q) @ rotation.rotate(k).mT
+
+
+def relative_change(before: Tensor, after: Tensor) -> float:
+    """Return the largest change of a score or logit, relative to the largest one."""
+    return float((after - before).abs().max() / before.abs().max())
+
+
 def change_of_scores(encoding: Encoding, coord: int) -> float:
-    """Return the largest change of a score under a translation along one axis, relative to the largest score.
-
-    An additive encoding is added to queries and keys here.
-
-    Args:
-        encoding: encoding in float64.
-        coord: index of the axis.
-    """
+    """Return the relative change of scores under a translation along the axis `coord`, of an encoding in float64."""
     positions = torch.rand(12, encoding.coord_dim, dtype=torch.float64) * 5
     moved = positions.clone()
     moved[:, coord] += SHIFT
     q, k = torch.randn(2, 1, encoding.num_heads, 12, encoding.head_dim, dtype=torch.float64)
-
-    def scores(r: Tensor) -> Tensor:
-        added = encoding.embedding(r)
-        if added is not None:
-            x = added.unflatten(-1, (encoding.num_heads, encoding.head_dim)).transpose(0, 1)
-            return (q + x) @ (k + x).mT
-        rotation = encoding(r)
-        return rotation.rotate(q) @ rotation.rotate(k).mT
-
-    before = scores(positions)
-    return float((scores(moved) - before).abs().max() / before.abs().max())
+    return relative_change(scores(encoding, positions, q, k), scores(encoding, moved, q, k))
 
 
 @torch.no_grad()
@@ -143,13 +141,12 @@ def measure_wide_basis(head_dim: int) -> Row:
     q, k = torch.randn(2, 1, 2, 12, head_dim, dtype=torch.float64)
     positions = torch.rand(12, 2, dtype=torch.float64) * 5
 
-    def scores(r: Tensor) -> Tensor:
+    def mixed_scores(r: Tensor) -> Tensor:
         mixed = [encoding(r).rotate(x).transpose(1, 2).flatten(-2) @ basis.mT for x in (q, k)]
         q_, k_ = (x.unflatten(-1, (2, head_dim)).transpose(1, 2) for x in mixed)
         return q_ @ k_.mT
 
-    before = scores(positions)
-    change = float((scores(positions + 3.37) - before).abs().max() / before.abs().max())
+    change = relative_change(mixed_scores(positions), mixed_scores(positions + SHIFT))
     return make_row("scores", "rope, Cayley of the whole width", "2-D, move along both axes", change, "fails by design")
 
 
@@ -240,6 +237,5 @@ def measure_models(models: Iterable[tuple[str, ViT]]) -> Iterator[Row]:
         vit = vit.double().eval()
         size = (n * p for n, p in zip(vit.train_grid, vit.patch, strict=True))  # of images, videos or sequences
         images = torch.randn(2, vit.config.in_channels, *size).double()
-        logits = moved_logits(vit, images, 0.0)
-        change = float((moved_logits(vit, images, SHIFT) - logits).abs().max() / logits.abs().max())
+        change = relative_change(moved_logits(vit, images, 0.0), moved_logits(vit, images, SHIFT))
         yield make_row("models", title, "logits, all positions moved", change, expected_of_model(vit))

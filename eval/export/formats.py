@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from eval.export.program import refusal
+from eval.export.program import export_error
 from performer_string import ViT
 
 INSTALL = "pip install onnx onnxscript onnxruntime"
@@ -54,7 +54,7 @@ def write_onnx(model: ViT, program: ExportedProgram, path: Path, details: Mappin
         with quiet(), torch.no_grad():
             converted = torch.onnx.export(program, dynamo=True, input_names=["images"], output_names=["logits"])
     except Exception as error:  # the converter raises many types
-        raise refusal(model, error, program, "ONNX") from error
+        raise export_error(model, error, program, "ONNX") from error
     assert converted is not None
     converted.model.metadata_props.update({name: json.dumps(value) for name, value in details.items()})
     converted.save(path)

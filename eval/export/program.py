@@ -47,7 +47,7 @@ def part_of(model: ViT, path: str) -> str:
     return ""
 
 
-def culprit(model: ViT, program: ExportedProgram | None, operation: str) -> str:
+def parts_using(model: ViT, program: ExportedProgram | None, operation: str) -> str:
     """Return the parts of a model that use an operation, or all parts where none is found.
 
     Args:
@@ -68,7 +68,7 @@ def culprit(model: ViT, program: ExportedProgram | None, operation: str) -> str:
     return ", ".join(found) or ", ".join(parts(model).values())
 
 
-def refusal(model: ViT, error: Exception, program: ExportedProgram | None, target: str) -> ExportError:
+def export_error(model: ViT, error: Exception, program: ExportedProgram | None, target: str) -> ExportError:
     """Return the error for a model that cannot be exported, which names the part at fault.
 
     Args:
@@ -82,7 +82,7 @@ def refusal(model: ViT, error: Exception, program: ExportedProgram | None, targe
         chain.append(cause)
     text = "\n".join(map(str, chain))
     names = re.findall(r"aten[.:]+_?(\w+)", text)
-    part = culprit(model, program, names[-1] if names else "")
+    part = parts_using(model, program, names[-1] if names else "")
     reason = f"{target} has no operation {names[-1]}" if names and "No ONNX function" in text else first_line(chain[-1])
     foldable = part.startswith("encoding") and not getattr(model.encoding, "is_folded", True)
     hint = " With --fold no basis of the encoding is left to compute." if foldable else ""
@@ -121,7 +121,7 @@ def trace(model: ViT, sizes: Sequence[Size]) -> ExportedProgram:
         with torch.no_grad():
             program = torch.export.export(model, (images,), dynamic_shapes=dynamic_shapes(model, sizes))
     except Exception as error:  # torch raises many types
-        raise refusal(model, error, None, target) from error
+        raise export_error(model, error, None, target) from error
     check_sizes(model, program, sizes)
     return program
 

@@ -134,33 +134,26 @@ def notes(
 
 def note_on_tests(table: TableFile, records: Sequence[Row]) -> list[str]:
     """Return a note on the tests of a table, with the rows that have another reference."""
-    rows = [str(row) for row in unique((record for record in records if record["holm"] != ""), "row")]
-    if not rows:
-        return []
+    tested = [record for record in records if record["holm"] != ""]
     by_reference: dict[str, list[str]] = {}
-    for row in rows:
+    for row in map(str, unique(tested, "row")):
         by_reference.setdefault(table.rows[row].reference or table.reference, []).append(label_of(table, "row", row))
-    own = {name: labels for name, labels in by_reference.items() if name != table.reference}
-    texts = []
-    for name, labels in own.items():
+    if not by_reference:
+        return []
+    texts = [f"to {label_of(table, 'row', table.reference)}"] if by_reference.pop(table.reference, None) else []
+    for name, labels in by_reference.items():
         quoted = ", ".join(f'"{label}"' for label in labels)
-        reference = label_of(table, "row", name)
-        texts.append(f'of {quoted} to "{reference}"')
-    if len(own) < len(by_reference):
-        texts.insert(0, f"to {label_of(table, 'row', table.reference)}")
-    to = "; ".join(texts) + ("," if own else "")
-    about = "They are about these trained models on other images, and not about other training runs."
-    found = {
-        table.columns.get(str(record["column"]), {}).get("test", "paired") for record in records if record["holm"] != ""
-    }
-    paired = f"Tests are {to} on the same images: p, and after the semicolon p by Holm's correction"
-    if found == {"paired"}:
-        return [f"{paired} in this table. {about}"]
-    if found == {"unpaired"}:
-        return [
-            f"Tests are {to} and unpaired: p, and after the semicolon p by Holm's correction in this table. {about}"
-        ]
-    return [f"{paired} over the paired tests of this table. Unpaired tests are corrected apart. {about}"]
+        texts.append(f'of {quoted} to "{label_of(table, "row", name)}"')
+    to = "; ".join(texts) + ("," if by_reference else "")
+    kinds = {table.columns.get(str(record["column"]), {}).get("test", "paired") for record in tested}
+    how = "and unpaired" if kinds == {"unpaired"} else "on the same images"
+    over = "in this table"
+    if len(kinds) > 1:
+        over = "over the paired tests of this table. Unpaired tests are corrected apart"
+    return [
+        f"Tests are {to} {how}: p, and after the semicolon p by Holm's correction {over}. They are about these trained "
+        f"models on other images, and not about other training runs."
+    ]
 
 
 def attention_note(table: TableFile) -> list[str]:

@@ -21,7 +21,7 @@ from eval.papers.measures import SPREADS
 from eval.papers.records import MEASURED
 from eval.papers.table_spec import TableFile
 from eval.plotting.axes import are_apart, legend_above, note_below
-from eval.plotting.overlaps import reveal
+from eval.plotting.overlaps import widen_hidden_lines
 from eval.plotting.style import GREY, LINE_STYLES, colour_and_marker, line_styles, panels
 from eval.report import Row, select, unique
 
@@ -183,7 +183,7 @@ def draw_lines(
     measured_at = sorted({float(x) for r in shown if (x := places(r)) is not None})
     for axis in axes:  # they share their limits
         place_ticks(axis, measured_at)
-        reveal(axis)
+        widen_hidden_lines(axis)
     handles = [
         Line2D([], [], **cast(Any, colour_and_marker(i)), label=label_of(table, split[1], line))
         for i, line in enumerate(lines)
@@ -244,7 +244,7 @@ def draw_curves(table: TableFile, curves: Sequence[Row]) -> Figure:
             axis.plot(epochs, means, **{**style, "markersize": 2.5})
         axis.set(xlabel="epoch", ylabel="validation accuracy in %" if axis is axes[0] else "")
         axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        reveal(axis)
+        widen_hidden_lines(axis)
     legend_above(figure, handles=[Line2D([], [], label=label_of(table, "row", r), **s) for r, s in styles.items()])
     note_below(figure, "means over seeds; accuracy on the images that were held out for validation")
     return figure

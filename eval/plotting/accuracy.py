@@ -9,7 +9,7 @@ import numpy as np
 
 from eval.plotting.accuracy_scale import AccuracyScale, widened
 from eval.plotting.axes import beside, legend_above, mark_training, note_below, size_axis
-from eval.plotting.overlaps import reveal
+from eval.plotting.overlaps import widen_hidden_lines
 from eval.plotting.style import BLACK, BLUE, GREY, line_styles, new_figure, panels, width_or
 from eval.report import MAJORITY, Row, select, unique, views_of
 from eval.seeds import mean_over_seeds, without_seed
@@ -70,7 +70,7 @@ def draw_lines(axis: Axes, models: Mapping[str, Sequence[Row]], styles: Mapping[
     size_axis(axis, sizes)
     mark_training(axis, rows)
     scale.finish(axis, rows)
-    reveal(axis)
+    widen_hidden_lines(axis)
 
 
 def draw_model(axis: Axes, rows: Sequence[Row], label: str, scale: AccuracyScale, shift: Any, style: Any) -> None:

@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, Locator, MaxNLocator
 from eval.plotting.accuracy import MOST_LINES, accuracy_dots, draw_band, draw_lines, group_by_model, note_of
 from eval.plotting.accuracy_scale import AccuracyScale
 from eval.plotting.axes import are_apart, legend_above, note_below
-from eval.plotting.overlaps import reveal
+from eval.plotting.overlaps import widen_hidden_lines
 from eval.plotting.style import line_styles, panels
 from eval.report import Row
 
@@ -75,7 +75,7 @@ def draw_curves(
     axis.xaxis.set_major_locator(step_locator({step for runs in curves.values() for curve in runs for step in curve}))
     scale.finish(axis, points)
     axis.set_ylabel(f"validation {axis.get_ylabel()}")  # the other panel may have another split, and accuracies
-    reveal(axis)
+    widen_hidden_lines(axis)
 
 
 def step_locator(steps: Collection[int]) -> Locator:

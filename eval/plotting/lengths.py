@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eval.plotting.axes import count_axis, legend_above, plain_logarithm
-from eval.plotting.overlaps import reveal
+from eval.plotting.overlaps import widen_hidden_lines
 from eval.plotting.style import line_styles, panels
 from eval.report import Row, select, unique
 
@@ -40,7 +40,7 @@ def length_figure(groups: Mapping[str, Sequence[Row]], column: str) -> Figure:
             count_axis(axis, counts)
             axis.set(title=alone + what, ylabel=QUANTITIES[quantity], yscale="log")
             plain_logarithm(axis.yaxis)
-            reveal(axis)
+            widen_hidden_lines(axis)
         else:
             draw_bars(axis, group, column, quantity)
             axis.set(title=f"{what} at {counts[0]:,} tokens", xlabel=QUANTITIES[quantity])

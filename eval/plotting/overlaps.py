@@ -14,7 +14,7 @@ NEAR = 0.012  # share of a panel's height, about the width of a line
 WIDER, LARGER, PALE = 2.4, 3.0, 0.4  # widening of line and marker in points for each line above, and the opacity
 
 
-def reveal(axis: Axes) -> None:
+def widen_hidden_lines(axis: Axes) -> None:
     """Widen each line of a panel that later lines hide.
 
     Args:

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from eval.cli import main
 from eval.export import command, formats
-from eval.export.program import ExportError, culprit, parts, refusal, trace
+from eval.export.program import ExportError, export_error, parts, parts_using, trace
 from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, Preprocessing, ViT, ViTConfig, fold
 from performer_string.layers.values import VALUE_MAPS
 from tests.helpers.checkpoints import CONFIG, save
@@ -198,10 +198,10 @@ def test_parts_are_named():
         ("blocks.3.attention.locality", "distance decay 'gaussian'"),
         ("blocks.0.attention.backend.feature_map", "linear attention with feature map 'favor+'"),
     ):
-        assert culprit(built, Program(path), "fancy_ex") == name
+        assert parts_using(built, Program(path), "fancy_ex") == name
     error = RuntimeError("no")
     error.__cause__ = ValueError("No ONNX function found for <OpOverload(op='aten.fancy_ex', overload='default')>")
-    said = str(refusal(built, error, Program("encoding"), "ONNX"))
+    said = str(export_error(built, error, Program("encoding"), "ONNX"))
     assert said.startswith("encoding 'circulant-string' cannot be exported to ONNX: ONNX has no operation fancy_ex.")
     assert "--fold" in said
-    assert "value map 'gating', distance decay" in str(refusal(built, RuntimeError("why\nnot"), None, "a graph"))
+    assert "value map 'gating', distance decay" in str(export_error(built, RuntimeError("why\nnot"), None, "a graph"))

@@ -12,7 +12,7 @@ from eval.encodings.latency_report import edge_of
 from eval.plotting.accuracy import accuracy_dots, accuracy_figure, dot_columns
 from eval.plotting.axes import beside
 from eval.plotting.comparison import comparison_figure
-from eval.plotting.overlaps import reveal
+from eval.plotting.overlaps import widen_hidden_lines
 from eval.redraw import redraw
 from experiments.figures import options_of, read_figures
 from train.data.sizes import Size
@@ -81,7 +81,7 @@ def test_a_hidden_line_is_wider_than_the_one_on_it():
     (apart,) = axis.plot([1, 2, 4], [1, 30, 100], "^-")  # ends alike
     axis.set_yscale("log")
     width = shown.get_linewidth()
-    reveal(axis)
+    widen_hidden_lines(axis)
     assert hidden.get_linewidth() > 2 * width
     assert hidden.get_alpha() < 1
     assert shown.get_linewidth() == apart.get_linewidth() == width
