@@ -102,13 +102,11 @@ def write_answers(
     tables = [folder / f"matrix-{end}.csv", folder / f"predictions-{end}.csv"]
     write_csv(tables[0], matrix.rows(), [*header, *matrix.header()])
     write_csv(tables[1], list(answer_rows(answers)), header)
-    figures: list[Figure | None] = [None, None]
-    if label is not None:
-        figures[0] = draw_matrix(replace(matrix, model=label))
-        if not answers.right.all():
-            figures[1] = error_sheet(replace(answers, model=label), options.errors)
-    matrices = write_picture(figures[0], tables[0], options)
-    return sorted([*tables, *matrices, *write_picture(figures[1], folder / f"errors-{end}.csv", options)])
+    drawn = None if label is None else draw_matrix(replace(matrix, model=label))
+    pictures = write_picture(drawn, tables[0], options)
+    wrong = label is not None and not answers.right.all()
+    errors = error_sheet(replace(answers, model=str(label)), options.errors) if wrong else None
+    return sorted([*tables, *pictures, *write_picture(errors, folder / f"errors-{end}.csv", options)])
 
 
 def names_beside(models: Sequence[str]) -> list[str]:

@@ -137,35 +137,31 @@ def check_figure(table: TableFile) -> None:
 
 def check_names(table: TableFile) -> None:
     """Raise a ValueError for an unknown name of a row, column, set or kind of attention."""
-    path = table.path
-    for block in table.published:
-        lookup(f"set in published of {path}", block.data, table.data)
-        if block.attention:
-            lookup(f"attention in published of {path}", block.attention, table.attention)
-        for column in block.columns:
-            lookup(f"column in published of {path}", column, table.columns)
+    path, rows, published, budgets = table.path, table.rows, table.published, table.budgets.values()
+    named: list[tuple[str, list[str], Mapping[str, Any]]] = [
+        (f"set in published of {path}", [block.data for block in published], table.data),
+        (f"attention in published of {path}", [block.attention for block in published], table.attention),
+        (f"column in published of {path}", [name for block in published for name in block.columns], table.columns),
+        (f"row in published of {path}", [row for block in published for row in block.values], rows),
+        (f"reference of {path}", [table.reference], rows),
+        *((f"row that {row} starts from", [spec.start_from], rows) for row, spec in rows.items()),
+        *((f"reference of {row}", [spec.reference], rows) for row, spec in rows.items()),
+        *((f"attention of {row}", spec.only, table.attention) for row, spec in rows.items()),
+        (f"set of a budget of {path}", [name for b in budgets for name in (*b.sets(table), *b.each)], table.data),
+        (f"row of a budget of {path}", [row for b in budgets for row in (*(b.rows or ()), *b.by_row)], rows),
+    ]
+    for what, names, known in named:
+        for name in filter(None, names):  # an empty one is none
+            lookup(what, name, known)
+    for block in published:
         for row, values in block.values.items():
-            lookup(f"row in published of {path}", row, table.rows)
             if len(values) != len(block.columns):
                 raise ValueError(
                     f"{path}: {block.place}: {row} has {len(values)} figures for {len(block.columns)} columns."
                 )
-    if table.reference:
-        lookup(f"reference of {path}", table.reference, table.rows)
-    for row, row_spec in table.rows.items():
-        if row_spec.start_from:
-            start = lookup(f"row that {row} starts from", row_spec.start_from, table.rows)
-            if start.start_from:
-                raise ValueError(
-                    f"{path}: {row} starts from {row_spec.start_from}, which itself starts from {start.start_from}: "
-                    f"take a row that is trained from scratch."
-                )
-        if row_spec.reference:
-            lookup(f"reference of {row}", row_spec.reference, table.rows)
-        for kind in row_spec.only:
-            lookup(f"attention of {row}", kind, table.attention)
-    for budget in table.budgets.values():
-        for data in (*budget.sets(table), *budget.each):
-            lookup(f"set of a budget of {path}", data, table.data)
-        for row in (*(budget.rows or ()), *budget.by_row):
-            lookup(f"row of a budget of {path}", row, table.rows)
+    for row, spec in rows.items():
+        if spec.start_from and (start := rows[spec.start_from]).start_from:
+            raise ValueError(
+                f"{path}: {row} starts from {spec.start_from}, which itself starts from {start.start_from}: take a row "
+                f"that is trained from scratch."
+            )
