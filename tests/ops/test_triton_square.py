@@ -211,7 +211,7 @@ def test_backward_operator_says_how_its_results_lie_in_memory():
     q, bias = (x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in (q, draw_bias(shape)))
     q = q.mT.contiguous().mT
     inputs = (q, k.detach(), v.detach(), bias, mask, 0.5, True)
-    out, *saved = square.run_forward(*inputs)
+    out, *saved = square.run_square_forward(*inputs)
     arguments = (torch.randn_like(out), *inputs, [out, *saved])
     torch.library.opcheck(square._square_attention_backward, arguments, test_utils=("test_schema", "test_faketensor"))
 
@@ -247,7 +247,9 @@ def test_block_sizes_chosen_by_timing(lower, width):
 def test_polynomial_map_takes_the_kernels(monkeypatch, caplog):
     """A fallback would be logged."""
     calls = []
-    monkeypatch.setattr(square, "run_forward", lambda *x, run=square.run_forward: (calls.append(1), run(*x))[1])
+    monkeypatch.setattr(
+        square, "run_square_forward", lambda *x, run=square.run_square_forward: (calls.append(1), run(*x))[1]
+    )
     phi = build_feature_map("polynomial", head_dim=32, num_heads=2, lower=True).cuda()
     q, k, v = torch.randn(3, 1, 2, 70, 32, device="cuda", dtype=torch.bfloat16)
     assert linear_attention(q, k, v, phi).isfinite().all()

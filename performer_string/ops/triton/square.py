@@ -100,30 +100,30 @@ def triton_square_attention(
     return out
 
 
-def _kernel_inputs(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None) -> tuple[Any, ...]:
+def _square_inputs(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None) -> tuple[Any, ...]:
     """Return tensors in the memory that the kernels take, with the roots of the keys' weights for the bias."""
     roots = None if bias is None else (bias.float() / 2).exp().contiguous()
     return dense_rows(q), dense_rows(k), dense_rows(v), roots, None if mask is None else dense_rows(mask)
 
 
-def run_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+def run_square_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return the output, and what the backward pass needs besides the inputs q, k, v, bias, mask, scale and lower."""
     from performer_string.ops.triton import square_forward as kernels
 
     *tensors, scale, lower = inputs
     options = scale, lower, product_precision(tensors[0])
     with torch.cuda.device_of(tensors[0]):
-        return kernels.forward(*(*_kernel_inputs(*tensors), *options))
+        return kernels.forward(*(*_square_inputs(*tensors), *options))
 
 
-def run_backward(dout: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return the gradients of q, k, v and bias from that of the output, the inputs and what `run_forward` returned."""
+def run_square_backward(dout: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the gradients of q, k, v and bias from that of the output, the inputs and what the forward pass saved."""
     from performer_string.ops.triton import square_backward as kernels
 
     *tensors, scale, lower, saved = inputs
     options = saved, scale, lower, product_precision(tensors[0])
     with torch.cuda.device_of(dout):
-        dq, dk, dv, dbias = kernels.backward(*(dense_rows(dout), *_kernel_inputs(*tensors), *options))
+        dq, dk, dv, dbias = kernels.backward(*(dense_rows(dout), *_square_inputs(*tensors), *options))
     return dq, dk, dv, None if dbias is None else dbias.to(tensors[3].dtype)
 
 
@@ -149,7 +149,7 @@ class _SquareAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        out, *rest = run_forward(*inputs)
+        out, *rest = run_square_forward(*inputs)
         *tensors, ctx.scale, ctx.lower = inputs
         ctx.save_for_backward(*tensors, out, *rest)
         return out
@@ -161,13 +161,13 @@ class _SquareAttention(torch.autograd.Function):
         with without_autocast(dout):
             if torch.is_grad_enabled() or is_batched_gradient(dout):
                 return *gradients_by_sums(dout, inputs), None, None, None
-            return *run_backward(dout, *inputs, saved), None, None, None
+            return *run_square_backward(dout, *inputs, saved), None, None, None
 
 
 @custom_op("performer_string::square_attention", mutates_args=(), schema=f"({INPUTS}) -> (Tensor, Tensor, Tensor)")
 def _square_attention(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Run the forward pass as one operation of a compiled graph."""
-    return run_forward(*inputs)
+    return run_square_forward(*inputs)
 
 
 @_square_attention.register_fake
@@ -186,7 +186,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor, T
 def _square_attention_backward(dout: Tensor, *arguments: Any) -> list[Tensor]:
     """Run the backward pass, and leave out the bias where there is none."""
     with without_autocast(dout):
-        return [x for x in run_backward(dout, *arguments) if x is not None]
+        return [x for x in run_square_backward(dout, *arguments) if x is not None]
 
 
 @_square_attention_backward.register_fake
