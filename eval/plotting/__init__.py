@@ -3,6 +3,6 @@
 - `style.py`: sizes, and the colours and markers of `train.figure_style`; `new_figure` and `panels` create figures;
 - `axes.py`: axes of sizes and counts, the legend above the panels, the note below them;
 - `accuracy.py`: accuracy or error over image size, as lines or as dots;
-- `options.py`: `--format`, `--labels`, `--only`, `--order`, `--title`, `--width`;
-- `redraw.py`: redraws a figure from its CSV file, `python -m eval plot FILE.csv`.
+- `contact_sheet.py`: images in a grid, each with a text below it;
+- `options.py`: `--format`, `--labels`, `--only`, `--order`, `--title`, `--width`.
 """

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from eval.evaluations import Shown
 from eval.plotting.accuracy import label_rows
-from eval.plotting.axes import legend_above
-from eval.plotting.lengths import length_figure
-from eval.plotting.style import BLACK, GREY, line_styles, new_figure
+from eval.plotting.axes import count_axis, legend_above, plain_logarithm
+from eval.plotting.overlaps import widen_hidden_lines
+from eval.plotting.style import BLACK, GREY, line_styles, new_figure, panels
 from eval.report import Row, select, unique
 
 PLAIN = "plain ViT"  # model that others are compared with
@@ -19,6 +21,65 @@ FORMER = "circulant-string"  # encoding of all other models in files of `eval st
 HOLLOW = {"linestyle": "none", "markerfacecolor": "none"}  # equal values of two models stay visible
 DIGITS = {"to plain": 2, "tokens/s": 0, "to softmax": 3, "peak MiB": 1, "error to softmax": 4, "of peak": 3}
 DIGITS |= {"time exponent": 2, "memory exponent": 2}
+QUANTITIES = {"ms": "milliseconds", "peak MiB": "peak memory in MiB"}
+MOST_VALUES = 3  # most points of a single line that are labelled with their values
+TITLES = {"ms": "time", "peak MiB": "memory"}
+
+
+def length_figure(groups: Mapping[str, Sequence[Row]], column: str) -> Figure:
+    """Draw time and memory over the tokens, two panels for each group; bars for a single number of tokens.
+
+    Args:
+        groups: rows by the title of their panels.
+        column: name of the column whose values have a line each.
+    """
+    rows = [row for group in groups.values() for row in group]
+    names = unique(rows, column)
+    counts = unique(rows, "tokens")
+    alone = f"{names[0]}, " if len(names) == 1 else ""  # in the titles, instead of a legend
+    height = 2.5 if len(counts) > 1 else 0.8 + 0.25 * len(names)
+    figure, axes = panels(2 * len(groups), height=height)
+    places = [(title, group, quantity) for title, group in groups.items() for quantity in QUANTITIES]
+    for axis, (title, group, quantity) in zip(axes, places, strict=True):
+        what = f"{title}: {TITLES[quantity]}" if title else TITLES[quantity]
+        if len(counts) > 1:
+            draw_lines(axis, group, column, quantity, line_styles(names))
+            count_axis(axis, counts)
+            axis.set(title=alone + what, ylabel=QUANTITIES[quantity], yscale="log")
+            plain_logarithm(axis.yaxis)
+            widen_hidden_lines(axis)
+        else:
+            draw_bars(axis, group, column, quantity)
+            axis.set(title=f"{what} at {counts[0]:,} tokens", xlabel=QUANTITIES[quantity])
+    if len(counts) > 1 and not alone:
+        legend_above(figure)
+    return figure
+
+
+def draw_lines(axis: Axes, rows: Sequence[Row], column: str, quantity: str, styles: Mapping[str, Any]) -> None:
+    """Draw a quantity over the tokens, with a line for each name."""
+    for name, style in styles.items():
+        line = sorted(select(rows, **{column: name}), key=lambda row: row["tokens"])
+        axis.plot([row["tokens"] for row in line], [row[quantity] for row in line], label=name, **style)
+        if len(styles) == 1 and len(line) <= MOST_VALUES:
+            write_values(axis, line, quantity)
+
+
+def write_values(axis: Axes, line: Sequence[Row], quantity: str) -> None:
+    """Label each point of a single line with its value, on the side with more room."""
+    for number, row in enumerate(line):
+        side = ("left", 5) if number == 0 else ("right", -5)
+        place: dict[str, Any] = {"textcoords": "offset points", "ha": side[0], "va": "center", "fontsize": 7}
+        value = f"{row[quantity]:,.0f}" if row[quantity] >= 100 else f"{row[quantity]:.3g}"
+        axis.annotate(value, (row["tokens"], row[quantity]), (side[1], 0), **place)
+
+
+def draw_bars(axis: Axes, rows: Sequence[Row], column: str, quantity: str) -> None:
+    """Draw a bar for each name, with its value."""
+    bars = axis.barh([row[column] for row in rows], [row[quantity] for row in rows], height=0.6)
+    axis.bar_label(bars, fmt="%.3g", padding=2, fontsize=7)
+    axis.margins(x=0.15)
+    axis.invert_yaxis()
 
 
 def rounded(row: Row, digits: dict[str, int]) -> Row:

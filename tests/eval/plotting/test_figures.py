@@ -8,10 +8,10 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from docs.figures.accuracy import draw as draw_accuracy
+from eval.accuracy.compare_report import comparison_figure
 from eval.encodings.latency_report import edge_of
 from eval.plotting.accuracy import accuracy_dots, accuracy_figure, dot_columns
 from eval.plotting.axes import beside
-from eval.plotting.comparison import comparison_figure
 from eval.plotting.overlaps import widen_hidden_lines
 from eval.redraw import redraw
 from experiments.figures import options_of, read_figures
