@@ -142,3 +142,19 @@ def test_lost_connections_are_one_message():
     ):
         assert "another process of this training was lost" in str(cli.explain(error))
     assert cli.explain(RuntimeError("of another kind")) is None
+
+
+@pytest.mark.parametrize(
+    ("port", "error"),
+    [
+        ("abc", ValueError("invalid literal for int() with base 10: 'abc'")),
+        ("70000", ValueError("port must have value from 0 to 65535 but was 70000.")),
+        ("29500", torch.distributed.DistNetworkError("port: 29500, code: -98, name: EADDRINUSE, message: ...")),
+    ],
+)
+def test_port_that_is_not_free_is_one_message(monkeypatch, port, error):
+    monkeypatch.setenv("MASTER_PORT", port)
+    assert str(cli.explain(error)).startswith(f"MASTER_PORT={port} is no free port")
+    assert cli.explain(ValueError("invalid literal for int() with base 10: 'x'")) == (
+        "invalid literal for int() with base 10: 'x'"
+    )

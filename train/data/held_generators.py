@@ -34,7 +34,7 @@ def parts(thing: Any) -> Iterator[Any]:
     """Yield the objects that an object refers to: attributes, items, and variables of its functions."""
     if isinstance(thing, dict):
         yield from thing.values() if len(thing) <= LONGEST else ()
-    elif isinstance(thing, list | tuple | set | frozenset):
+    elif isinstance(thing, list | tuple):  # a set has another order in each process
         yield from thing if len(thing) <= LONGEST else ()
     elif isinstance(thing, functools.partial):
         yield from (thing.func, thing.args, thing.keywords)
@@ -55,7 +55,7 @@ def parts(thing: Any) -> Iterator[Any]:
 def held_generators(thing: Any) -> list[Any]:
     """Return the distinct generators in an object and its parts, in an order determined by the parts.
 
-    Generators in long lists, in modules and within compiled code are not found.
+    Generators in sets, in long lists, in modules and within compiled code are not found.
     """
     found: list[Any] = []
     seen: dict[int, Any] = {}
