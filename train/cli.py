@@ -50,7 +50,6 @@ UNHELPFUL_WARNINGS = (  # regular expressions of Lightning's warnings
 )
 UNHELPFUL_LINES = re.compile(
     r"seamless cloud|GPU available: .* used: False|TPU available: False|Loading `train_dataloader` to estimate"
-    r"|that has Tensor Cores"  # `choose_matmul_precision` names the option
     r"|^Seed set to|^Restored all states|^`Trainer.fit` stopped: `max_\w+="  # recorded or printed elsewhere
 )
 

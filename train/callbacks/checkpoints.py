@@ -18,7 +18,7 @@ from train._compat import count_whole_epochs
 from train.callbacks.stopping import ends_within, validation_due, whole_window
 from train.module import REMEDIES, NonFiniteLossError
 from train.runs.folder import LAST
-from train.trainer.sharding import whole
+from train.sharding import whole
 from train.utils.seeds import seed_others
 
 

@@ -22,7 +22,7 @@ from train.callbacks.summary import SummaryLine
 from train.data.tasks import TASKS
 from train.runs import slurm
 from train.runs.folder import CHECKPOINTS, HISTORY, METRICS
-from train.trainer.sharding import NAME
+from train.sharding import NAME
 
 
 def data_callbacks(config: Any) -> list[Callback]:

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch.optim import Optimizer
 
-from train.trainer.sharding import whole
+from train.sharding import whole
 
 
 def tensorboard(trainer: L.Trainer) -> Any:

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
@@ -33,9 +34,8 @@ from train.data.tasks import TASKS
 from train.runs import slurm
 from train.runs.folder import clean_up_at_exit, latest_checkpoint, make_run_folder, name_run_folder, run_of
 from train.runs.loggers import keep_tensorboard, training_loggers
+from train.sharding import NAME, Sharded, check_sharded
 from train.start import keep_grid, start_from
-from train.trainer.matmul_precision import choose_matmul_precision
-from train.trainer.sharding import NAME, Sharded, check_sharded
 from train.utils.imports import import_modules
 
 
@@ -180,7 +180,8 @@ class TrainingCLI(AskedSettingsCLI):
                 self.ended = after_early_stop(folder, content, self.trainer, asked, self.parser.prog)
         elif config.init_from:
             start_from(config.init_from, self.model, self.datamodule)
-        choose_matmul_precision(config.matmul_precision, self.trainer)
+        if config.matmul_precision is not None:
+            torch.set_float32_matmul_precision(config.matmul_precision)
         if config.compile:
             self.model.vit.compile(backend=config.compile)
 

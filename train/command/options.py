@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from train.trainer.matmul_precision import MATMUL_HELP, MatmulPrecision
-
 
 class Option(NamedTuple):
     """An option with a value.
@@ -28,7 +26,11 @@ OPTIONS = {
     "init_from": Option(str, "", "checkpoint, or folder of a run, with the initial weights"),
     "imports": Option(list[str] | str, [], "your modules, imported first"),
     "compile": Option(str, "", "a backend of torch.compile, such as inductor"),
-    "matmul_precision": Option(MatmulPrecision, None, MATMUL_HELP),
+    "matmul_precision": Option(
+        Literal["highest", "high", "medium"] | None,
+        None,
+        "of float32 products on a GPU, as torch.set_float32_matmul_precision takes it: high is TF32",
+    ),
     "checkpoint_every": Option(int, 500, "steps between saves of last.ckpt"),
     "figures_every": Option(int, 1, "number of validations per set of TensorBoard's figures; 0 for none"),
 }

@@ -13,7 +13,7 @@ from train.data.module import ImageData
 from train.data.tasks import TASKS
 from train.distill import DistillationConfig
 from train.loss import LossConfig
-from train.trainer.sharding import NAME
+from train.sharding import NAME
 
 log = logging.getLogger(__name__)
 GROUPS = (

@@ -1,1 +1,0 @@
-"""Settings of Lightning's trainer: precision of matrix products, and weights sharded between processes."""
