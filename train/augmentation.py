@@ -56,20 +56,6 @@ def random_size(images: Tensor, vit: ViT, scale: float, seed: int | None = None)
     return v2.functional.resize(images, size, antialias=True)
 
 
-def possible_sides(side: int, patch: int, scale: float) -> list[int]:
-    """Return all heights (or widths) in pixels to which `random_size` may resize images.
-
-    Args:
-        side: height (or width) of the images in pixels.
-        patch: patch size of the model along this axis.
-        scale: largest factor, as in `random_size`.
-    """
-    if scale == 1:
-        return [side]
-    least, most = (max(1, round(factor * side / patch)) for factor in (1 / scale, scale))
-    return [count * patch for count in range(least, most + 1)]
-
-
 def random_positions(images: Tensor, vit: ViT, config: OptimConfig) -> Tensor | None:
     """Return random positions [N, C] for the patches of all images of a step; None for those of the grid.
 

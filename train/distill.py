@@ -15,7 +15,6 @@ from performer_string import ViT
 from performer_string.models.files.checkpoint import CheckpointError, find_checkpoint
 from performer_string.utils.validation import check_types
 from train._compat import is_compiled
-from train.augmentation import possible_sides
 from train.checkpoint_file import classes_of, read_checkpoint, vit_config
 from train.data.module import ImageData
 from train.data.sizes import Size
@@ -122,20 +121,18 @@ class Teacher:
 
         Args:
             path: path of the teacher.
-            student: student, whose patch size divides random sizes.
+            student: student, of whose patch size `image_scale` makes multiples.
             size: size of the images in pixels before random resizing.
             image_scale: largest factor of random resizing.
         """
+        steps = (*size[:-2], *student.patch[-2:]) if image_scale > 1 else size
         names = ("frames", "height", "width")[-len(size) :]
-        for name, side, patch, of_student in zip(names, size, self.vit.patch, student.patch, strict=True):
-            scale = 1.0 if name == "frames" else image_scale
-            wrong = [each for each in possible_sides(side, of_student, scale) if each % patch]
-            if wrong:
-                resized = f", which image_scale={image_scale:g} makes of {side}" if image_scale != 1 else ""
+        for name, side, patch in zip(names, steps, self.vit.patch, strict=True):
+            if side % patch:
+                resized = " with image_scale, to multiples of the patches" if image_scale > 1 else ""
                 raise ValueError(
-                    f"the teacher {path} has patches of {patch} pixels in {name}, which do not divide the images of "
-                    f"every step, such as those of {wrong[0]} pixels{resized}. Train at a multiple of {patch}, with "
-                    f"patches that are one too where image_scale is above 1, or take another teacher."
+                    f"the teacher {path} has patches of {patch} pixels in {name}, which do not divide the {side} "
+                    f"pixels of a step{resized}: take a multiple of {patch}, or another teacher."
                 )
 
     def check_same(self, squares: float | None) -> None:
