@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,30 +11,23 @@ import torch
 from train.data.classes import fingerprint, labels_of
 from train.data.module import ImageData
 
-WHERE = "machine"  # entry of a description that is no property of the images
+Description = dict[str, tuple[int, str]]  # number of images, and a hash of their names, classes and labels, by set
 
 
-def describe(data: ImageData) -> dict[str, Any]:
-    """Return what identifies the stored images of a data module by name; nothing for a generated task."""
+def describe_sets(data: ImageData) -> Description:
+    """Return what identifies the stored images of a data module by set; nothing for a generated task."""
     if data.task is not None:
         return {}
-    splits, found = data.splits(), dict[str, Any]()
+    splits = data.splits()
     sets = {"training": splits.train, "validation": splits.validation, "test": splits.test if data.watch_test else None}
-    for name, dataset in sets.items():
-        if dataset is None:
-            continue
-        of_set = splits.fingerprint if dataset is splits.train else fingerprint(dataset)
-        labels = labels_of(dataset)
-        found[f"number of {name} images"] = of_set["files"]
-        found[f"names of {name} files"] = of_set["names"]
-        found[f"classes of {name} images"] = digest("\n".join(of_set["classes"]).encode("utf-8", "surrogateescape"))
-        found[f"labels of {name} images"] = None if labels is None else digest(labels.long().numpy().tobytes())
-    return found
+    return {name: (len(dataset), content_hash(dataset)) for name, dataset in sets.items() if dataset is not None}
 
 
-def digest(content: bytes) -> str:
-    """Return a hash of the content, since lists of a million images are long to send."""
-    return hashlib.sha256(content).hexdigest()
+def content_hash(dataset: Any) -> str:
+    """Return a hash of the file names, classes and labels of a dataset."""
+    labels = labels_of(dataset)
+    content = repr([fingerprint(dataset), None if labels is None else labels.tolist()])
+    return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def check_ranks(data: ImageData) -> None:
@@ -46,38 +37,33 @@ def check_ranks(data: ImageData) -> None:
         data: data module of this process.
 
     Raises:
-        ValueError: in every process, where they differ; it names the ranks that do.
+        ValueError: in every process, where they differ; it names the ranks whose images are not those of rank 0.
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
     everyone: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(everyone, {WHERE: socket.gethostname(), **describe(data)})
-    if message := differences(everyone):
-        raise ValueError(message)
+    torch.distributed.all_gather_object(everyone, (socket.gethostname(), describe_sets(data)))
+    lines = [
+        f"  rank {rank} on {host}: {other_sets(everyone[0][1], found)}"
+        for rank, (host, found) in enumerate(everyone)
+        if found != everyone[0][1]
+    ]
+    if lines:
+        raise ValueError(
+            f"the processes of this training do not read the images of rank 0 on {everyone[0][0]}:\n"
+            + "\n".join(lines)
+            + "\nCopy the data set again to where it differs, or put it where all machines read it, and give that "
+            "folder as --data.root."
+        )
 
 
-def differences(everyone: Sequence[dict[str, Any]]) -> str:
-    """Return a message on the ranks whose images differ from those of most ranks; empty where none do.
-
-    Args:
-        everyone: descriptions of all ranks, in order.
-    """
-    plain = [{key: value for key, value in each.items() if key != WHERE} for each in everyone]
-    counts = Counter(map(repr, plain))
-    most = next(each for each in plain if counts[repr(each)] == max(counts.values()))
-    lines = []
-    for rank, (each, one) in enumerate(zip(everyone, plain, strict=True)):
-        if one == most:
-            continue
-        texts = [
-            f"{key} ({one.get(key)}, not {most.get(key)})" if isinstance(one.get(key), int) else key
-            for key in {**most, **one}
-            if one.get(key) != most.get(key)
-        ]
-        lines.append(f"  rank {rank} on {each[WHERE]}: other {', '.join(texts)}")
-    if not lines:
-        return ""
-    return (
-        "the processes of this training do not read the same images:\n" + "\n".join(lines) + "\nCopy the data set "
-        "again to where it differs, or put it where all machines read it, and give that folder as --data.root."
-    )
+def other_sets(first: Description, found: Description) -> str:
+    """Return how the images of a process differ from those of the first one, as text."""
+    texts = []
+    for name in {**first, **found}:
+        (before, _), (now, _) = (each.get(name, (0, "")) for each in (first, found))
+        if now != before:
+            texts.append(f"{now} {name} images, not {before}")
+        elif first[name] != found[name]:
+            texts.append(f"{name} images of other names or classes")
+    return ", ".join(texts)

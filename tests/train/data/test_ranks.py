@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -13,18 +14,14 @@ from tests.helpers.tiny_images import write_folder
 from tests.helpers.training import TINY
 from tests.helpers.two_processes import torchrun
 from train.data.module import ImageData
-from train.data.ranks import describe, differences
-
-SAME = {"machine": "a", "number of training images": 36, "names of training files": "0f"}
+from train.data.ranks import describe_sets, other_sets
 
 
-def test_ranks_that_differ_from_most_are_named():
-    fewer = {"machine": "b", "number of training images": 33, "names of training files": "9d"}
-    assert differences([SAME, {**SAME, "machine": "b"}]) == ""
-    assert "\n  rank 1 on b: other number of training images (33, not 36), names of training files\n" in differences(
-        [SAME, fewer]
-    )
-    assert "rank 0 on b: " in differences([fewer, SAME, SAME])
+def test_ranks_that_differ_from_the_first_are_told_how():
+    first = {"training": (36, "0f"), "validation": (4, "9d")}
+    assert other_sets(first, {"training": (33, "1a"), "validation": (4, "9d")}) == "33 training images, not 36"
+    assert other_sets(first, {**first, "validation": (4, "1a")}) == "validation images of other names or classes"
+    assert other_sets(first, {"training": (36, "0f")}) == "0 validation images, not 4"
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -41,19 +38,16 @@ def test_a_change_of_each_kind_is_found(images, tmp_path, split):
     for name in ("one", "same", "fewer", "renamed", "relabelled"):
         data = ImageData("folder", root=str(tmp_path / name), size=[8, 8])
         data.setup("fit")
-        found[name] = describe(data)
-    of_set = {"train": "training", "val": "validation"}[split]
-    changed = {name: {key for key in found["one"] if each[key] != found["one"][key]} for name, each in found.items()}
-    assert changed["same"] == set()
-    assert changed["renamed"] == {f"names of {of_set} files"}
-    assert changed["relabelled"] == {
-        f"{what} of {of_set} {kind}" for what, kind in (("names", "files"), ("labels", "images"))
-    }
-    assert f"number of {of_set} images" in changed["fewer"]
+        found[name] = describe_sets(data)
+    one, of_set = found["one"], {"train": "training", "val": "validation"}[split]
+    assert found["same"] == one
+    assert other_sets(one, found["fewer"]) == f"{one[of_set][0] - 1} {of_set} images, not {one[of_set][0]}"
+    for name in ("renamed", "relabelled"):
+        assert other_sets(one, found[name]) == f"{of_set} images of other names or classes"
 
 
 def test_a_generated_task_has_nothing_to_compare():
-    assert describe(ImageData("arrow")) == {}
+    assert describe_sets(ImageData("arrow")) == {}
 
 
 @pytest.mark.slow
@@ -75,5 +69,4 @@ def test_both_processes_end_before_the_first_step(tmp_path, monkeypatch, capfd):
     two = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
     assert torchrun(["fit", "--config", str(recipe), "--run_dir", str(tmp_path / "run"), *two])
     said = capfd.readouterr().err  # the launcher may end the slower one before its message
-    assert "do not read the same images:\n  rank 1 on " in said
-    assert "(39, not 40), names of training files" in said
+    assert re.search(r"do not read the images of rank 0 on .*:\n  rank 1 on .*: 39 training images, not 40\n", said)
