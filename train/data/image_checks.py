@@ -96,7 +96,7 @@ def warn_of_validation(data: ImageData) -> None:
 
 
 def check_test_classes(data: ImageData) -> None:
-    """Check that training and test images have the same class folders, where both exist.
+    """Check by the names of folders that training and test images have the same classes, where both exist.
 
     Raises:
         ValueError: classes that one of the sets lacks.
@@ -104,24 +104,11 @@ def check_test_classes(data: ImageData) -> None:
     root = Path(data.root).expanduser()
     if data.source not in FOLDERS or not (root / "train").is_dir():
         return
-    held = [root / name for name in ("test", "val") if (root / name).is_dir() and classes_in(root / name)]
-    if not held:
-        flat = [root / name for name in ("test", "val") if (root / name).is_dir() and any((root / name).iterdir())]
-        if flat:
-            log.warning(
-                f"{flat[-1]} has no folders of classes, so that no model is tested on it: move each image into "
-                f"a folder of its class. Validation is held out of {root / 'train'}."
-            )
-        return
-    train, test = (set(classes_in(folder)) for folder in (root / "train", held[0]))
-    lacks = [
-        f"{', '.join(sorted(names)[:8])}{' ...' if len(names) > 8 else ''} {'is' if len(names) == 1 else 'are'} in "
-        f"{folder} only"
-        for names, folder in ((train - test, root / "train"), (test - train, held[0]))
-        if names
-    ]
-    if lacks:
-        raise ValueError(
-            f"the training and the test images have different classes, so that labels would not agree: "
-            f"{'; '.join(lacks)}. Give both the same folders, or take the test images out of {root}."
+    held = [root / name for name in ("test", "val") if (root / name).is_dir()]
+    if labelled := [folder for folder in held if classes_in(folder)]:
+        data.splits().check_classes(f"those in {labelled[0]}", classes_in(labelled[0]))
+    elif held and any(held[-1].iterdir()):
+        log.warning(
+            f"{held[-1]} has no folders of classes, so that no model is tested on it: move each image into a folder "
+            f"of its class. Validation is held out of {root / 'train'}."
         )
