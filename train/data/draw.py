@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from jsonargparse import ArgumentParser
 from matplotlib.axes import Axes
@@ -80,20 +80,12 @@ def write_example(task: GeneratedTask, size: Any, split: str, index: int, path: 
     return "" if task.head == "dense" else task.classes[label]
 
 
-class Parser(ArgumentParser):
-    """A parser whose errors do not print the usage."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise a ValueError with the message."""
-        raise ValueError(f"{message.strip()} See {self.prog} --help.") from ex
-
-
-def make_parser() -> Parser:
+def make_parser() -> ArgumentParser:
     """Return the parser, with a command for each task that takes the options of the task."""
-    parser = Parser(prog="python -m train.data.draw", description="Draw images of a generated task.")
+    parser = ArgumentParser(prog="python -m train.data.draw", description="Draw images of a generated task.")
     commands = parser.add_subcommands(dest="task")
     for name, kind in TASKS.items():
-        command = Parser(description=f"Draw images of the task {name}.")
+        command = ArgumentParser(description=f"Draw images of the task {name}.")
         sizes = "side in pixels; for videos frames x height x width"
         command.add_argument("--resolution", default=SIZES[name], type=str, help=sizes)
         command.add_argument("--example", type=int | None, default=None, help="write only this image, 0, 1, ...")

@@ -21,21 +21,7 @@ Examples = Dataset[tuple[Tensor, int]]  # images or videos, with their classes
 
 
 class Loaders(L.LightningDataModule):
-    """Base class with the loaders of datasets that a subclass defines.
-
-    Attributes:
-        task: generated task, with an endless stream of training images unless they are kept in memory; None for stored
-            images.
-        batch_size: number of images per step and process.
-        workers: number of worker processes.
-        in_memory: whether images are kept in memory, and whole batches are augmented.
-        watch_test: whether to validate on the test images too.
-        augment: names of the augmentations.
-        size: training size in pixels.
-        resolutions: further sizes for validation.
-        seed: seed of the order and the augmentations.
-        pixels: normalisation of the images, on the device.
-    """
+    """Base class with the loaders of datasets that a subclass defines; `ImageData` describes the fields."""
 
     task: GeneratedTask | None
     batch_size: int
