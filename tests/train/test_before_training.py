@@ -126,9 +126,8 @@ def test_dry_run_describes_once(recipe, capsys, monkeypatch):
 
 
 def test_one_process_finds_a_rate_and_opens_images(recipe, capsys):
-    for option in ("--find_lr", "--trainer.callbacks=LearningRateFinder"):
-        message = fails([*recipe, *ON_TWO, "--trainer.accumulate_grad_batches", "3", option], capsys)
-        assert "--trainer.devices 1 --trainer.accumulate_grad_batches 6" in message
+    message = fails([*recipe, *ON_TWO, "--trainer.accumulate_grad_batches", "3", "--find_lr"], capsys)
+    assert "--trainer.devices 1 --trainer.accumulate_grad_batches 6" in message
     assert "--dry_run --trainer.devices 1" in fails([*recipe, *ON_TWO, "--check_data"], capsys)
 
 

@@ -14,8 +14,7 @@ from train.runs.folder import BEST, LAST, run_of
 
 REFUSED = {
     "BatchSizeFinder": "chooses another batch size on each machine: give --data.batch_size",
-    "LearningRateFinder": "changes the learning rate during training: take LearningRateFinder itself, whose test comes "
-    "before it",
+    "LearningRateFinder": "finds another learning rate after a resume: --find_lr suggests one, for --model.optim.lr",
     "GradientAccumulationScheduler": "changes the number of steps, which the cosine of the learning rate goes by: give "
     "--trainer.accumulate_grad_batches",
     "ModelPruning": "changes weights in a way that checkpoints do not hold",

@@ -24,7 +24,7 @@ from train.checkpoint import check_no_average, check_same_class, check_same_mode
 from train.checkpoint_file import read_checkpoint
 from train.command import setting_checks
 from train.command.dry_run import report
-from train.command.find_lr import RANGE, find_rate, range_test, take_finder
+from train.command.find_lr import range_test
 from train.command.options import FLAGS, OPTIONS
 from train.command.recipe import current_arguments, options_of
 from train.command.resumed import check_same_training, keep_split
@@ -103,9 +103,6 @@ class TrainingCLI(AskedSettingsCLI):
         setting_checks.warn_of_intervals(config.trainer)
         if config.trainer.strategy == NAME:
             check_sharded(config)
-        self.finder = take_finder(config.trainer)
-        if self.finder is not None and self.resumed is not None:  # a requeued job
-            config.model.optim.lr = read_checkpoint(self.resumed, data=False)["hyper_parameters"]["optim"]["lr"]
 
     def choose_checkpoint(self, config: Any) -> None:
         """Set the checkpoint from which a run is resumed, also for a job that SLURM requeued.
@@ -191,8 +188,7 @@ class TrainingCLI(AskedSettingsCLI):
         if self.ended:
             rank_zero_info(self.ended)
             raise SystemExit(0)
-        finds = config.find_lr or (self.finder is not None and self.resumed is None)
-        setting_checks.check_one_process(config, self.trainer.world_size, finds)
+        setting_checks.check_one_process(config, self.trainer.world_size)
         if config.dry_run and not self.trainer.is_global_zero:
             raise SystemExit(0)  # the first process describes it
         if config.check_data:
@@ -203,13 +199,8 @@ class TrainingCLI(AskedSettingsCLI):
             print(report(self.trainer, self.model, self.datamodule, config.trainer.as_dict(), folder))
             raise SystemExit(0)
         if config.find_lr:
-            print(range_test(self.model, self.datamodule, config.trainer.as_dict(), RANGE))
+            print(range_test(self.model, self.datamodule, config.trainer.as_dict()))
             raise SystemExit(0)
-        if self.finder is not None and finds:
-            find_rate(self.model, self.datamodule, config, self.finder)
-            callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-            for record in [each for each in callbacks if isinstance(each, FinalMetrics)]:
-                record.config = self.parser.dump(self.config)
 
     def after_fit(self) -> None:
         """Validate and write the metrics if another callback, or a kill in the last validation, prevented that."""

@@ -104,15 +104,14 @@ def check_trainer(trainer: Any) -> None:
         )
 
 
-def check_one_process(config: Any, processes: int, finds: bool) -> None:
+def check_one_process(config: Any, processes: int) -> None:
     """Raise a ValueError where several processes would each find a learning rate, or open every image.
 
     Args:
         config: configuration of `fit`.
         processes: number of processes that train.
-        finds: whether a learning rate is found.
     """
-    if processes > 1 and finds:
+    if processes > 1 and config.find_lr:
         steps = processes * config.trainer.accumulate_grad_batches
         raise ValueError(
             f"a learning rate is found by one process, and holds for its images a step. As many as of {processes} "
