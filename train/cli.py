@@ -1,6 +1,6 @@
 """The command line `python -m train`, also for scripts that train another class.
 
-Names and files are checked before Lightning is imported, which takes several seconds.
+Files are checked before Lightning is imported, which takes several seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from performer_string.utils.registry import nearest
 from train.command.arguments import expand
-from train.command.early_checks import check_files, check_names, recipe_hint
+from train.command.early_checks import check_files, recipe_hint
 from train.command.parse_errors import in_one_line
 from train.command.program import program_name, typed_command
 from train.utils.errors import one_message, user_message
@@ -119,8 +119,6 @@ def run(
         check_files(arguments)
     try:
         with naming_imports():
-            if not {"-h", "--help"} & {*arguments}:
-                check_names(arguments)
             return run_lightning(arguments, model, data, program, typed)
     except ValueError as error:
         if hint := recipe_hint(str(error), arguments):

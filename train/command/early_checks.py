@@ -1,21 +1,12 @@
-"""Checks of a command before Lightning is imported: missing files, and unknown names of a model's fields and parts."""
+"""Checks of a command before Lightning is imported, for missing files; and what a recipe has to do with an error."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from train.command.recipe import (
-    current_option,
-    current_recipe,
-    missing_recipe,
-    options_of,
-    packaged_recipes,
-    parse_value,
-    unknown_field,
-)
+from train.command.recipe import current_option, missing_recipe, options_of, packaged_recipes
 from train.runs.folder import CONFIG
 from train.utils.yaml_file import read_yaml
 
@@ -51,49 +42,6 @@ def check_files(arguments: Sequence[str]) -> None:
     for name, text in options_of(arguments):
         if name in FILES and text not in WORDS and not Path(text).expanduser().exists():
             raise FileNotFoundError(f"there is no checkpoint {text}.")
-
-
-def vit_fields(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of the model that recipes and options set, under their current names."""
-    values: dict[str, Any] = {}
-    for path in config_files(arguments):
-        content = current_recipe(read_yaml(path))
-        model = content.get("model")
-        inner = model.get("vit") if isinstance(model, Mapping) else None
-        values |= inner if isinstance(inner, Mapping) else {}
-    for name, text in options_of(arguments):
-        name = current_option(name)
-        if name.startswith("model.vit.") and name.count(".") == 2:
-            values[name.removeprefix("model.vit.")] = current_recipe(parse_value(text), f"{name}.")
-    return values
-
-
-def check_names(arguments: Sequence[str]) -> None:
-    """Check the names of a model's fields, and of its encoding, feature map and other parts.
-
-    Other values are checked by the parser, which knows their types, and so are all names with modules of the user.
-
-    Raises:
-        ValueError: an unknown name, with the nearest one.
-    """
-    from dataclasses import fields
-
-    from performer_string import ViTConfig
-
-    values = vit_fields(arguments)
-    known = [each.name for each in fields(ViTConfig)]
-    for name in values:
-        if name not in known:
-            raise unknown_field(f"model.vit.{name}", [f"model.vit.{each}" for each in known])
-    if "imports" in dict(options_of(arguments)) or any(
-        "imports" in read_yaml(path) for path in config_files(arguments)
-    ):
-        return
-    try:
-        ViTConfig(**values)
-    except ValueError as error:
-        if str(error).startswith("unknown "):
-            raise
 
 
 def recipe_hint(message: str, arguments: Sequence[str]) -> str:

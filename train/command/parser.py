@@ -59,5 +59,7 @@ class Parser(LightningArgumentParser):
         elif unknown:
             longer = sorted(name for name in names if name.startswith(f"{unknown[1]}_"))  # seed -> seed_everything
             hint = nearest_field(unknown[1], names) or (f" Did you mean {longer[0]!r}?" if longer else "")
-        sys.stderr.write(f"error: {message.strip()}{hint}\n")
+        message = message.strip()
+        message += "." if hint and message[-1].isalnum() else ""
+        sys.stderr.write(f"error: {message}{hint}\n")
         raise SystemExit(2)

@@ -81,27 +81,26 @@ def check_fields(names: Iterable[str]) -> None:
 
 
 def nearest_field(name: str, known: Iterable[str]) -> str:
-    """Return `" Did you mean 'model.optim.lr'?"` for `lr`, from the fields with that last part, or the nearest one."""
-    known = list(known)
-    alike = [each for each in known if each.rpartition(".")[2] == name.rpartition(".")[2]]
-    return f" Did you mean {alike[0]!r}?" if len(alike) == 1 else nearest(name, alike or known)
+    """Return `" Did you mean 'model.optim.lr'?"` for `lr`, from the fields with that last part, or the nearest one.
 
-
-def unknown_field(name: str, known: Iterable[str]) -> ValueError:
-    """Return the error for an unknown field, with the nearest name or this project's name for it.
+    For a field of the model it may be this project's name of the same thing.
 
     Args:
-        name: full name, such as `model.vit.embed_dim`.
+        name: full name, such as `model.vit.embed_dim`, or its last part.
         known: full names of all fields.
     """
     from performer_string.models.config.field_names import field_hint
 
-    part, _, last = name.rpartition(".")
+    known, (part, _, last) = list(known), name.rpartition(".")
     if part == "model.vit":
-        hint = field_hint(last, [each.removeprefix("model.vit.") for each in known], "model.vit.")
-    else:
-        hint = nearest_field(name, known)
-    return ValueError(f"unknown field {name!r}.{hint} All: python -m train fit --help.")
+        return field_hint(last, [each.removeprefix("model.vit.") for each in known], "model.vit.")
+    alike = [each for each in known if each.rpartition(".")[2] == last]
+    return f" Did you mean {alike[0]!r}?" if len(alike) == 1 else nearest(name, alike or known)
+
+
+def unknown_field(name: str, known: Iterable[str]) -> ValueError:
+    """Return the error for an unknown field, with the hint of `nearest_field`."""
+    return ValueError(f"unknown field {name!r}.{nearest_field(name, known)} All: python -m train fit --help.")
 
 
 def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:

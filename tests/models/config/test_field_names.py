@@ -12,7 +12,7 @@ import pytest
 from performer_string import ViTConfig
 from performer_string.models.config.field_names import FIELD_OF, WAY_OF
 from performer_string.timm.registry import NAMES
-from train.command.early_checks import check_names
+from tests.helpers.runs import fails
 
 KNOWN = {each.name for each in fields(ViTConfig)}
 
@@ -55,8 +55,8 @@ def test_signature_and_pickling_are_those_of_a_dataclass():
     assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
 
 
-def test_options_and_checkpoints_have_the_same_hints():
-    with pytest.raises(ValueError, match=r"'model\.vit\.embed_dim'\. Here it is 'model\.vit\.width'"):
-        check_names(["fit", "--model.vit.embed_dim", "64"])
+def test_options_and_checkpoints_have_the_same_hints(capsys):
+    said = fails(["fit", "--config", "demo", "--model.vit.embed_dim", "64"], capsys)
+    assert "model.vit.embed_dim 64. Here it is 'model.vit.width'" in said
     with pytest.raises(ValueError, match=r"a field 'img_size' .* Here it is 'image_size'"):
         ViTConfig.of_checkpoint({"img_size": 32})
