@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -11,7 +13,7 @@ import yaml
 from tests.helpers.training import last
 from train import cli
 from train.command.arguments import expand
-from train.runs.folder import HISTORY, LOCK, clean_up, history_length
+from train.runs.folder import HISTORY, LOCK, clean_up
 
 
 @pytest.mark.parametrize("option", [["--config", "a.yaml"], ["-c", "a.yaml"], ["--config=a.yaml"]], ids=" ".join)
@@ -47,23 +49,24 @@ def test_resume_takes_further_config_files(whole):
 
 
 @pytest.mark.parametrize("made", [True, False])
-@pytest.mark.parametrize("begun", [True, False])
-def test_refused_command_leaves_folder_unchanged(tmp_path, made, begun):
+def test_refused_command_leaves_folder_unchanged(tmp_path, made):
     folder = tmp_path / "run"
     folder.mkdir()
     remaining = [] if made else [folder / "events.out.tfevents.1", folder / "notes"]
-    for path in remaining:
+    for path in (*remaining, folder / LOCK, folder / f"events.out.tfevents.2.host.{os.getpid()}.0"):
         path.touch()
-    before, present = history_length(folder), set(folder.iterdir())
-    custom = [folder / LOCK, folder / f"events.out.tfevents.2.host.{os.getpid()}.0"]
-    for path in custom:
-        path.touch()
-    if begun:
-        (folder / HISTORY).write_text("{}\n")
-        remaining += [*custom, folder / HISTORY]
-    clean_up(folder, before, present, made)
-    assert folder.is_dir() == (begun or not made)
+    clean_up(folder, made)
+    assert folder.is_dir() == (not made)
     assert sorted(folder.glob("*")) == sorted(remaining)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_training_that_begins_keeps_its_files(tmp_path, begun):
+    code = "import sys, pathlib; from train.runs import folder; run = pathlib.Path(sys.argv[1]); run.mkdir(); "
+    code += "folder.clean_up_at_exit(run, True); (run / folder.LOCK).touch(); " + "folder.keep()" * begun
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], check=True)
+    assert (tmp_path / "run" / LOCK).exists() == begun
+    assert (tmp_path / "run").exists() == begun
 
 
 def test_refused_command_keeps_files_of_running_training(tmp_path):
@@ -76,9 +79,9 @@ def test_refused_command_keeps_files_of_running_training(tmp_path):
         path.touch()
     with (folder / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        clean_up(folder, 0, set(), new=True)
+        clean_up(folder, new=True)
         assert sorted(folder.iterdir()) == theirs
-    clean_up(folder, 0, set(), new=True)
+    clean_up(folder, new=True)
     assert list(folder.iterdir()) == theirs[:1]
 
 
@@ -95,5 +98,4 @@ def test_custom_progress_bar(config, tmp_path):
 def test_fast_dev_run_writes_no_history(config, tmp_path):
     run = tmp_path / "run"
     cli.run(["fit", "--config", str(config), "--run_dir", str(run), "--trainer.fast_dev_run", "true"])
-    assert history_length(run) == 0
     assert not (run / HISTORY).exists()

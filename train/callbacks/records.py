@@ -26,7 +26,7 @@ from train.callbacks.remaining import step_of, steps_per_epoch
 from train.callbacks.stopping import out_of_time
 from train.data.module import ImageData
 from train.runs.environment import code, machine, versions
-from train.runs.folder import COUNTED
+from train.runs.folder import COUNTED, keep
 from train.runs.history import append_history
 from train.runs.loggers import MetricsCSV, RunTensorBoard
 
@@ -190,6 +190,7 @@ class History(Callback):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
+        keep()
         for logger in trainer.loggers:
             if isinstance(logger, MetricsCSV | RunTensorBoard):
                 logger.begin(trainer.global_step)

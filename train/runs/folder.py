@@ -61,24 +61,17 @@ def make_run_folder() -> Path:
             path = Path(f"{name}-{number}")
 
 
-def history_length(run: Path) -> int:
-    """Return the length of a run's history in bytes, which grows when a training begins."""
-    path = run / HISTORY
-    return path.stat().st_size if path.is_file() else 0
-
-
 def clean_up_at_exit(run: Path, new: bool) -> None:
-    """Remove this process's files in a folder at exit, unless it begins to train.
-
-    Args:
-        run: folder of the run.
-        new: whether to remove the folder too.
-    """
-    before = set(run.iterdir()) if run.is_dir() else set()
-    atexit.register(clean_up, run, history_length(run), before, new)
+    """Let `clean_up` remove this process's files in a folder at exit, unless `keep` is called."""
+    atexit.register(clean_up, run, new)
 
 
-def clean_up(run: Path, length: int, before: set[Path], new: bool) -> None:
+def keep() -> None:
+    """Keep the files of this process at exit: its training has begun."""
+    atexit.unregister(clean_up)
+
+
+def clean_up(run: Path, new: bool) -> None:
     """Remove the logger's file and the lock of a command that did not begin to train, and its folder if empty.
 
     Files of another process that trains there are kept: the name of the logger's file contains the process number, and
@@ -86,18 +79,14 @@ def clean_up(run: Path, length: int, before: set[Path], new: bool) -> None:
 
     Args:
         run: folder of the run.
-        length: length of the history in bytes when the command started.
-        before: files that existed then.
         new: whether the command created the folder.
     """
     with contextlib.suppress(OSError):
-        if history_length(run) != length:
-            return
-        for path in set(run.iterdir()) - before:
-            if path.name.startswith("events.out.tfevents") and str(os.getpid()) in path.name.split("."):
+        for path in run.glob("events.out.tfevents*"):
+            if str(os.getpid()) in path.name.split("."):
                 path.unlink()
-            elif path.name == LOCK:
-                with contextlib.suppress(Timeout), FileLock(path.resolve(), timeout=0):
-                    path.unlink()
+        if (run / LOCK).exists():
+            with contextlib.suppress(Timeout), FileLock((run / LOCK).resolve(), timeout=0):
+                (run / LOCK).unlink()
         if new:
             run.rmdir()
