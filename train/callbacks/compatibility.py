@@ -1,4 +1,4 @@
-"""Lightning's callbacks and strategies that would prevent an exact resume: corrected here, or rejected by name."""
+"""What Lightning does that a training here corrects, or rejects by name since no resume of it would be exact."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch import callbacks as lightning_callbacks
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, WeightAveraging
+from torch.optim import Optimizer
 
 from train.runs.folder import BEST, LAST, run_of
 
@@ -37,10 +38,10 @@ def check_callbacks(callbacks: Iterable[Callback], ema: float) -> None:
         if (monitor := getattr(callback, "monitor", None)) and str(monitor).startswith("test/"):
             raise ValueError(f"{name} must not choose by test images ({monitor}): take a metric of val/.")
         if isinstance(callback, ModelCheckpoint):
-            check_names(callback)
+            check_file_names(callback)
 
 
-def check_names(callback: ModelCheckpoint) -> None:
+def check_file_names(callback: ModelCheckpoint) -> None:
     """Raise a ValueError for checkpoints with the names of those that a run is resumed from."""
     folder = callback.dirpath
     names = [LAST] * bool(callback.save_last) + [f"{callback.filename}.ckpt"]
@@ -69,3 +70,18 @@ class DropEarlyDecisions(Callback):
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         trainer.should_stop = False  # otherwise there would be no further batch
+
+
+class LastWindow(Callback):
+    """Make the gradient of an epoch's last accumulation window the mean over its batches, where it is shorter.
+
+    Lightning divides every loss by `accumulate_grad_batches`, so that the gradient of fewer batches would be too small.
+    """
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: Optimizer) -> None:
+        batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % trainer.accumulate_grad_batches
+        if batches == 0:  # a full window
+            return
+        for weight in module.parameters():
+            if weight.grad is not None:
+                weight.grad.mul_(trainer.accumulate_grad_batches / batches)

@@ -8,11 +8,10 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback, ProgressBar
 
-from train.callbacks.accumulation import LastWindow
 from train.callbacks.average import WarmAverage
 from train.callbacks.checkpoints import LastCheckpoint, MovableCheckpoint, SameFolder, StepSeed, WholeEpochs
 from train.callbacks.checks import CheckData, LockRun, ShowTraceback
-from train.callbacks.compatibility import DropEarlyDecisions, check_callbacks, check_strategy
+from train.callbacks.compatibility import DropEarlyDecisions, LastWindow, check_callbacks, check_strategy
 from train.callbacks.figures import ModelFigures
 from train.callbacks.metrics import GradientNorm, LearningRate, Throughput
 from train.callbacks.progress import progress_bar

@@ -1,4 +1,4 @@
-"""The help of `fit`, `validate` and `test`: argparse's help in fewer lines, with this project's options first.
+"""The help of `fit`, `validate` and `test`: argparse's help in fewer lines, and the parts of a model.
 
 Lightning's options keep only their first sentence. The full text has a usage of 180 lines, and lists every class that
 an option of the trainer takes.
@@ -6,12 +6,17 @@ an option of the trainer takes.
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import textwrap
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jsonargparse import DefaultHelpFormatter
+
+from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, VALUE_MAPS
+from performer_string.utils.registry import RESERVED_OPTIONS
 
 
 class Unwrapped(DefaultHelpFormatter):
@@ -125,3 +130,26 @@ def compact(text: str, program: str, width: int | None = None) -> str:
         "The options of a class of Lightning: --trainer.callbacks.help EarlyStopping, and so for other classes.",
     ]
     return "\n".join(lines) + "\n"
+
+
+PARTS: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
+    "encoding": ("encoding_options", ENCODINGS),
+    "feature_map": ("feature_options", FEATURE_MAPS),
+    "locality": ("locality_options", LOCALITIES),
+    "values": ("value_options", VALUE_MAPS),
+}
+
+
+def part_options(build: Callable[..., Any]) -> str:
+    """Return the options of a part with their defaults as text, `order=1, learned=False`."""
+    parameters = inspect.signature(build).parameters.values()
+    return ", ".join(f"{p.name}={p.default}" for p in parameters if p.name not in RESERVED_OPTIONS)
+
+
+def part_list() -> str:
+    """Return a line for each name, grouped by the field that takes it."""
+    lines = ["The parts of a model, each with its options and their defaults:"]
+    for field, (options_field, table) in PARTS.items():
+        lines += ["", f"--model.vit.{field} NAME --model.vit.{options_field} '{{OPTION: VALUE}}'"]
+        lines += [f"  {name:<18} {part_options(build)}".rstrip() for name, build in table.items()]
+    return "\n".join(lines)

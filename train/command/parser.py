@@ -13,9 +13,8 @@ from jsonargparse.typing import register_type
 from lightning.pytorch.cli import LightningArgumentParser
 
 from train._compat import option_names, subcommands_of
-from train.command.help_text import Unwrapped, compact
+from train.command.help_text import Unwrapped, compact, part_list
 from train.command.parse_errors import in_one_line
-from train.command.part_help import listing
 from train.command.recipe import nearest_field
 
 LINKED = {"data.seed", "model.vit.seed"}  # fields that are set by another field
@@ -42,7 +41,7 @@ class Parser(LightningArgumentParser):
             text: str = super().format_help()
         finally:
             self.formatter_class = formatter
-        return f"{compact(text, self.prog.replace('[options] ', ''))}\n{listing()}\n"
+        return f"{compact(text, self.prog.replace('[options] ', ''))}\n{part_list()}\n"
 
     def error(self, message: str, ex: Exception | None = None) -> Any:
         """Write the message with the nearest name to stderr and exit with status 2."""

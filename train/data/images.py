@@ -14,8 +14,7 @@ from torchvision.transforms import v2
 from performer_string.images.reading import why_unreadable
 from performer_string.images.resize import ResizeAndCrop
 from train.data.sizes import ONE, Views
-from train.data.videos import Frames, time_behind_channels
-from train.data.views import Crops
+from train.data.videos import Crops, Frames, time_behind_channels
 from train.utils.output import printable
 
 if TYPE_CHECKING:

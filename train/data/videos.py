@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from einops import rearrange
 from torch import Tensor
 
 from performer_string.images.reading import VIDEO_ENDINGS
+from performer_string.images.resize import ResizeAndCrop
 from train.data.class_folders import ClassFolders, class_folders
+from train.data.sizes import Views
 
 ENDINGS = VIDEO_ENDINGS | {".gif"}
 
@@ -139,6 +142,26 @@ class Frames:
     def __call__(self, video: Video) -> Tensor:
         frames, order = self.places(video.frames).clamp(max=video.frames - 1).unique(return_inverse=True)
         return video.read(frames.tolist())[order.flatten()]
+
+
+class Crops:
+    """Transform from frames [S * T, C, H, W] to the views of a video, uint8 [V, C, T, *size].
+
+    Crops are spread along the axis on which a frame is longer than `size`; a single crop is central.
+
+    Args:
+        size: height and width in pixels.
+        views: numbers of segments and crops.
+    """
+
+    def __init__(self, size: tuple[int, int], views: Views):
+        self.views = views
+        count = views.crops
+        self.covers = [ResizeAndCrop(size, 0.5 if count == 1 else crop / (count - 1)) for crop in range(count)]
+
+    def __call__(self, frames: Tensor) -> Tensor:
+        crops = torch.stack([cover(frames) for cover in self.covers])
+        return rearrange(crops, "k (s t) c h w -> (s k) c t h w", s=self.views.segments)
 
 
 def time_behind_channels(frames: Tensor) -> Tensor:

@@ -25,9 +25,8 @@ from train.runs.folder import LOCK, LOCK_VARIABLE, METRICS, OUT_OF_TIME, latest_
 from train.runs.lock import held_by, take_lock
 from train.runs.recorded import PLACE
 from train.sweeps.file import Run, Sweep
-from train.sweeps.progress import progress
 from train.sweeps.settings import SETTINGS, check_settings, current_settings, image_place, write_settings
-from train.sweeps.summary import write_summary
+from train.sweeps.summary import progress_of, write_summary
 from train.utils.yaml_file import read_yaml
 
 LOG = "log.txt"
@@ -216,7 +215,7 @@ class SweepRunner:
                     self.end(job)
                     self.write_summary()
                 bar.n = len(self.finished())
-                bar.set_postfix_str("; ".join(progress(self.folder(job.run)) for job in self.active))
+                bar.set_postfix_str("; ".join(progress_of(self.folder(job.run)) for job in self.active))
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)

@@ -1,14 +1,16 @@
-"""The table of a sweep's runs, `summary.csv`."""
+"""The table of a sweep's runs, `summary.csv`, and the progress of one in training."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from performer_string.utils.files import write_aside
-from train.runs.folder import METRICS, SUMMARY
+from train.runs.folder import CURVES, METRICS, SUMMARY
 
 
 def write_summary(out: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -39,3 +41,17 @@ def read_summary(out: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         reader = csv.DictReader(file)
         return [row for row in reader if "run" in row and None not in row and None not in row.values()]
+
+
+def progress_of(folder: Path) -> str:
+    """Return the name of a run with the epoch and step of its last metrics, each counted from 1."""
+    lines = list[bytes]()
+    with contextlib.suppress(FileNotFoundError), (folder / CURVES).open("rb") as file:
+        names = file.readline()
+        file.seek(max(len(names), file.seek(0, os.SEEK_END) - 2**16))
+        lines = file.read().split(b"\n")[:-1]  # without an incomplete row
+    if not lines:
+        return folder.name
+    row = dict(zip(*csv.reader([names.decode(), lines[-1].decode()]), strict=False))
+    epoch = f" epoch {int(float(row['epoch'])) + 1}" if row.get("epoch") else ""
+    return f"{folder.name}{epoch} step {int(row['step']) + 1}"

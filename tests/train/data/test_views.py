@@ -10,8 +10,7 @@ from performer_string.images.resize import ResizeAndCrop
 from tests.helpers.videos import levels, write_video
 from train.data.module import ImageData
 from train.data.sizes import ONE, Views
-from train.data.videos import Frames, Video
-from train.data.views import Crops
+from train.data.videos import Crops, Frames, Video
 from train.testing import mean_over_views
 
 

@@ -1,4 +1,4 @@
-"""The table of a sweep's runs keeps those of other sweeps in the same folder, while they are there."""
+"""The table of a sweep keeps runs of others in its folder, and how far a run in training is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 from train.runs.folder import METRICS, SUMMARY
-from train.sweeps.summary import write_summary
+from train.runs.loggers import MetricsCSV
+from train.sweeps.summary import progress_of, write_summary
 
 
 def finish(out: Path, *names: str) -> None:
@@ -42,3 +43,21 @@ def test_a_damaged_table_is_replaced(tmp_path):
     (tmp_path / SUMMARY).write_text("run,val/accuracy\na-seed0,0.5,7\n,\nb")
     write_summary(tmp_path, [{"run": "b-seed0", "val/accuracy": 0.7}])
     assert runs(tmp_path) == [("b-seed0", "0.7")]
+
+
+def test_progress_is_that_of_the_metrics(tmp_path):
+    """Of the last whole row, which a training may be writing further ones behind."""
+    (folder := tmp_path / "a").mkdir()
+    assert progress_of(folder) == "a"
+    table = MetricsCSV(folder / "metrics.csv")
+    table.rewrite([])
+    assert progress_of(folder) == "a"
+    for step in range(9, 5000, 10):
+        table.log_metrics({"train/loss": 0.5, "epoch": step // 2000}, step)
+    table.log_metrics({"val/accuracy": 0.5, "epoch": 2}, 4999)
+    assert progress_of(folder) == "a epoch 3 step 5000"
+    with table.path.open("a") as file:
+        file.write("7.0,15")
+    assert progress_of(folder) == "a epoch 3 step 5000"
+    table.path.write_text("step,mine\r\n3,0.5\r\n")
+    assert progress_of(folder) == "a step 4"
