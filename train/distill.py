@@ -19,6 +19,7 @@ from train.checkpoint_file import classes_of, read_checkpoint, vit_config
 from train.data.module import ImageData
 from train.data.sizes import Size
 from train.inspection import record_calls
+from train.utils.ranges import check_range
 
 
 @dataclass
@@ -50,13 +51,9 @@ class DistillationConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if not 0 <= self.weight <= 1:
-            raise ValueError(f"distillation.weight is a share in [0, 1], not {self.weight}.")
-        if self.temperature <= 0 or self.attention < 0:
-            raise ValueError(
-                f"distillation.temperature must be positive and distillation.attention 0 or more, not "
-                f"{self.temperature} and {self.attention}."
-            )
+        check_range(self, "weight", least=0, most=1, prefix="distillation.")
+        check_range(self, "temperature", above=0, prefix="distillation.")
+        check_range(self, "attention", least=0, prefix="distillation.")
         if self.teacher and self.weight == self.attention == 0:
             raise ValueError("a teacher of weight 0 and attention 0 teaches nothing: give it one of the two.")
         if not self.teacher and any(getattr(self, field.name) != field.default for field in fields(self)):

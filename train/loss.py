@@ -13,6 +13,7 @@ from torchvision.ops import sigmoid_focal_loss
 
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
+from train.utils.ranges import check_range
 
 BALANCED = "balanced"
 
@@ -43,8 +44,7 @@ class LossConfig:
                 raise ValueError(f"class_weights must be balanced, numbers for all classes, or none, not {weights!r}.")
         elif weights is not None and (min(weights, default=0.0) < 0 or sum(weights) <= 0):
             raise ValueError(f"class_weights must be 0 or more, and one of them above 0, not {weights}.")
-        if self.focal_gamma < 0:
-            raise ValueError(f"focal_gamma must be 0 or more, not {self.focal_gamma}.")
+        check_range(self, "focal_gamma", least=0)
 
 
 def soft_labels(targets: Tensor, classes: int, smoothing: float) -> Tensor:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from performer_string.utils.validation import check_types
+from train.utils.ranges import check_range
 
 
 @dataclass
@@ -69,36 +70,14 @@ class OptimConfig:
     def __post_init__(self) -> None:
         check_types(self)
         self.betas = (self.betas[0], self.betas[1])
-        if self.lr <= 0 or self.weight_decay < 0:
-            raise ValueError(f"lr must be positive and weight_decay 0 or more, not {self.lr} and {self.weight_decay}.")
-        for name in ("warmup", "label_smoothing"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is a share in [0, 1), not {getattr(self, name)}.")
-        if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"layer_decay is a factor in (0, 1], 1 for one rate, not {self.layer_decay}.")
-        if not 0 <= self.min_lr <= 1:
-            raise ValueError(f"min_lr is a share in [0, 1], 1 for a constant rate, not {self.min_lr}.")
-        if (self.encoding_lr is not None and self.encoding_lr <= 0) or min(
-            self.encoding_weight_decay, self.encoding_l2
-        ) < 0:
-            raise ValueError(
-                f"encoding_lr must be positive, encoding_weight_decay and encoding_l2 0 or more, not "
-                f"{self.encoding_lr}, {self.encoding_weight_decay} and {self.encoding_l2}."
-            )
-        if min(self.mixup, self.cutmix, self.redraw_every) < 0:
-            raise ValueError("mixup, cutmix and redraw_every must be 0 or more.")
-        factors = (self.image_scale, self.randomized_positions, self.position_scale)
-        if min(factors) < 1 or self.position_offset < 0:
-            raise ValueError(
-                f"image_scale, randomized_positions and position_scale must be 1 or more, position_offset 0 or "
-                f"more, not {', '.join(map(str, factors))} and {self.position_offset}."
-            )
-        least = self.randomized_positions_min
-        if least is not None and not 1 <= least < self.randomized_positions:
-            raise ValueError(
-                f"randomized_positions_min must be 1 or more and below randomized_positions, "
-                f"{self.randomized_positions}, not {least}."
-            )
+        check_range(self, "lr", "encoding_lr", above=0)
+        check_range(self, "weight_decay", "encoding_weight_decay", "encoding_l2", "mixup", "cutmix", least=0)
+        check_range(self, "redraw_every", "position_offset", least=0)
+        check_range(self, "warmup", "label_smoothing", least=0, below=1)
+        check_range(self, "layer_decay", above=0, most=1)
+        check_range(self, "min_lr", least=0, most=1)
+        check_range(self, "image_scale", "randomized_positions", "position_scale", least=1)
+        check_range(self, "randomized_positions_min", least=1, below=self.randomized_positions)
 
 
 def learning_rate(step: int, steps: float, warmup: float, minimum: float) -> float:

@@ -131,7 +131,7 @@ def test_evaluations_of_classes_refuse_a_dense_model(run, arguments, tmp_path, c
         (["--model.optim.image_scale", "1.5"], "not the classes of their pixels"),
         (["--model.loss.name", "focal"], "a dense head is trained by the loss cross-entropy, not by focal"),
         (["--model.loss.class_weights", "balanced"], "balanced"),
-        (["--data.cells.kinds", "9"], "cells: kinds must be 2 to 4, not 9"),
+        (["--data.cells.kinds", "9"], "cells: kinds must be 2 or more and at most 4, not 9"),
         (["--data.augment", "[flip]"], "augment has no meaning for the cells task"),
     ],
 )

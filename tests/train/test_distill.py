@@ -161,8 +161,8 @@ def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path, capsys
     [
         ({}, ["--model.distillation.attention=1"], "needs a trained model to learn from: distillation.teacher"),
         ({}, ["--model.distillation.teacher=nowhere"], "there is no checkpoint nowhere"),
-        ({}, ["--model.distillation.weight=2"], "distillation.weight is a share in [0, 1], not 2.0"),
-        ({}, ["--model.distillation.temperature=0"], "distillation.temperature must be positive"),
+        ({}, ["--model.distillation.weight=2"], "distillation.weight must be 0 or more and at most 1, not 2.0"),
+        ({}, ["--model.distillation.temperature=0"], "distillation.temperature must be above 0"),
         ({}, ["TEACHER", "--model.distillation.weight=0"], "a teacher of weight 0 and attention 0 teaches nothing"),
         ({"num_classes": 5}, ["TEACHER"], "num_classes=5 and not 4: a model cannot learn this from it"),
         ({"depth": 3, "width": 24}, ["TEACHER", "--model.distillation.attention=1"], "depth=3 and not 2; width=24"),

@@ -119,7 +119,7 @@ def test_gradient_checkpoints_change_no_weight(config, whole, tmp_path):
     [
         ("train_only", "[heads]", ["no parameter of the model is in 'heads'", "blocks, embed, encoding, head, norm"]),
         ("train_only", "[blocks.2]", ["'blocks.2'"]),
-        ("layer_decay", "0", ["layer_decay is a factor in (0, 1]"]),
+        ("layer_decay", "0", ["layer_decay must be above 0 and at most 1"]),
         ("layer_decay", "1.5", ["not 1.5"]),
     ],
 )

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from performer_string.images.preprocessing import ARROWS
 from performer_string.utils.validation import check_types
+from train.utils.ranges import check_range
 
 GLYPHS = {  # 8 x 8 pixels, centred in a cell
     "arrow": "...##... ..####.. .######. ##.##.## ...##... ...##... ...##... ...##...",
@@ -77,13 +78,12 @@ class ArrowTask:
         unknown = set(self.letters) - (set(GLYPHS) - {"arrow", "Y"})
         if unknown:
             raise ValueError(f"letters can be of A, B, C, D, E; not {', '.join(sorted(unknown))}.")
-        if self.arrows < 1 or self.cell < 8:
-            raise ValueError(f"at least one arrow and 8 pixels a cell, not arrows={self.arrows}, cell={self.cell}.")
-        if not 0 <= min(self.ink, self.paper) < max(self.ink, self.paper) <= 255 or self.noise < 0:
-            raise ValueError(
-                f"ink and paper are different grey levels from 0 to 255, and noise is 0 or more, not ink={self.ink}, "
-                f"paper={self.paper}, noise={self.noise}."
-            )
+        check_range(self, "arrows", least=1)
+        check_range(self, "cell", least=8)
+        check_range(self, "ink", "paper", least=0, most=255)
+        check_range(self, "noise", least=0)
+        if self.ink == self.paper:
+            raise ValueError(f"ink and paper must be different grey levels, not {self.ink} both.")
         self._glyphs = {name: self._glyph(rows) for name, rows in GLYPHS.items()}
 
     def cells(self, pixels: int) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from performer_string.utils.validation import check_types
 from train.data.cell_scene import TEXTURES, Scene, draw_scene
+from train.utils.ranges import check_range
 
 SCENES = 100  # number of scenes drawn before an error says that cells are too sparse for a mark
 
@@ -50,18 +51,11 @@ class CellsTask:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if not 2 <= self.kinds <= len(TEXTURES):
-            raise ValueError(f"cells: kinds must be 2 to {len(TEXTURES)}, not {self.kinds}.")
-        if not self.radius >= 4 or not 1 <= self.dot <= self.radius / 2:
-            raise ValueError(
-                f"cells: radius must be 4 or more pixels, and dot at least 1 and at most half of it, not "
-                f"radius={self.radius}, dot={self.dot}."
-            )
-        if not 0 < self.crowding <= 1 or not 0 <= self.noise <= 0.5:
-            raise ValueError(
-                f"cells: crowding is a share above 0 and at most 1, and noise lies between 0 and 0.5, not "
-                f"{self.crowding} and {self.noise}."
-            )
+        check_range(self, "kinds", least=2, most=len(TEXTURES), prefix="cells: ")
+        check_range(self, "radius", least=4, prefix="cells: ")
+        check_range(self, "dot", least=1, most=self.radius / 2, prefix="cells: ")
+        check_range(self, "crowding", above=0, most=1, prefix="cells: ")
+        check_range(self, "noise", least=0, most=0.5, prefix="cells: ")
 
     def check_size(self, pixels: int) -> None:
         """Raise a ValueError for a side in pixels that has no room for several cells."""

@@ -11,6 +11,7 @@ from train.data.memory import BATCHED
 from train.data.sizes import Views
 from train.data.sources import SOURCES
 from train.data.tasks import TASKS
+from train.utils.ranges import check_range
 
 if TYPE_CHECKING:
     from train.data.module import ImageData
@@ -35,7 +36,8 @@ def check_options(data: ImageData) -> None:
     check_augmentations(data)
     check_shares(data)
     check_sizes(data)
-    check_counts(data)
+    check_range(data, "batch_size", "val_size", least=1)
+    check_range(data, "workers", "train_size", "frame_stride", least=0)
 
 
 def check_augmentations(data: ImageData) -> None:
@@ -53,8 +55,7 @@ def check_augmentations(data: ImageData) -> None:
             f"in_memory is for images, with an augment of {', '.join(BATCHED)} at most, not for "
             f"{data.source} with {', '.join(data.augment) or 'none'}. Leave it out, and take more workers."
         )
-    if not 0 < data.crop_scale <= 1:
-        raise ValueError(f"crop_scale is a share of the image in (0, 1], not {data.crop_scale}.")
+    check_range(data, "crop_scale", above=0, most=1)
     if len(data.rand_augment) != 2 or data.rand_augment[0] < 1 or not 0 <= data.rand_augment[1] <= 30:
         raise ValueError(f"rand_augment must be [operations, strength up to 30], not {data.rand_augment}.")
 
@@ -92,24 +93,12 @@ def check_symmetries(data: ImageData, task: GeneratedTask) -> None:
 
 def check_shares(data: ImageData) -> None:
     """Raise a ValueError for shares of images that are out of range, or do not apply to generated images."""
-    if not 0 < data.train_fraction <= 1 or (data.train_fraction < 1 and data.task is not None):
-        raise ValueError(
-            f"train_fraction is a share of stored images, above 0 and at most 1, not {data.train_fraction} of "
-            f"{data.source}."
-        )
-    if not 0 <= data.val_fraction < 1:
-        raise ValueError(f"val_fraction is a share in [0, 1), 0 for no validation, not {data.val_fraction}.")
-    if data.test_fraction and (data.source != "folder" or not 0 < data.test_fraction < 1):
-        raise ValueError(
-            f"test_fraction splits a source `folder` that is not split, by a share between 0 and 1, not "
-            f"{data.source} by {data.test_fraction}."
-        )
-
-
-def check_counts(data: ImageData) -> None:
-    """Raise a ValueError for a number of images or processes that is too small."""
-    if data.batch_size < 1 or data.workers < 0 or data.val_size < 1 or data.train_size < 0:
-        raise ValueError("batch_size and val_size must be positive, workers and train_size 0 or more.")
+    check_range(data, "train_fraction", above=0, most=1)
+    check_range(data, "val_fraction", "test_fraction", least=0, below=1)
+    if data.train_fraction < 1 and data.task is not None:
+        raise ValueError(f"train_fraction is a share of stored images, and those of {data.source} are drawn.")
+    if data.test_fraction and data.source != "folder":
+        raise ValueError(f"test_fraction splits a source `folder` that is not split, not {data.source}.")
 
 
 def check_views(views: Views, source: str) -> None:
@@ -132,11 +121,6 @@ def check_sizes(data: ImageData) -> None:
         raise ValueError(
             f"frame_stride is of the frames of data.source videos, and {data.source} has none that lie in files: leave "
             f"out frame_stride {data.frame_stride}."
-        )
-    if data.frame_stride < 0:
-        raise ValueError(
-            f"frame_stride is a number of frames, or 0 for frames spread over the whole length of a video, not "
-            f"{data.frame_stride}."
         )
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from train.data.arrow import ArrowTask, Distance
 from train.data.sizes import Size
+from train.utils.ranges import check_range
 
 Mark = Literal["square", "y"]
 
@@ -47,8 +48,7 @@ class MovingArrowTask(ArrowTask):
         super().__post_init__()
         if self.mark not in get_args(Mark):
             raise ValueError(f"mark must be one of {', '.join(get_args(Mark))}, not {self.mark!r}.")
-        if self.hold < 1:
-            raise ValueError(f"hold is the number of frames of a step, 1 or more, not {self.hold}.")
+        check_range(self, "hold", least=1)
 
     def check_size(self, size: Any) -> None:
         """Raise a ValueError for a size without videos."""

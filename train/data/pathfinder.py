@@ -23,6 +23,7 @@ from torch import Tensor
 
 from performer_string.utils.validation import check_types
 from train.data.contours import Canvas, Contour, Point, Random, Style
+from train.utils.ranges import check_range
 
 CROWDED = 0.75  # largest share of an image for contours and margins; little above it they find no room
 DRAWS = 400  # number of layouts tried before an image counts as too crowded
@@ -87,22 +88,13 @@ class PathfinderTask:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("dash", "thickness", "dot"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{self.name}: {name} must be positive, not {getattr(self, name)}.")
-        for name in ("distractors", "base", "gap", "margin"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{self.name}: {name} must be 0 or more, not {getattr(self, name)}.")
-        if self.dashes < 2 or self.distractor_dashes < 1:
-            raise ValueError(
-                f"{self.name}: contours need 2 dashes and distractors 1, not dashes={self.dashes}, "
-                f"distractor_dashes={self.distractor_dashes}."
-            )
-        if not 0 < self.turn <= 90 or not 1 <= self.brightness <= 255:
-            raise ValueError(
-                f"{self.name}: turn must lie between 0 and 90 degrees and brightness between 1 and 255, not "
-                f"{self.turn} and {self.brightness}."
-            )
+        of = f"{self.name}: "
+        check_range(self, "dash", "thickness", "dot", above=0, prefix=of)
+        check_range(self, "distractors", "base", "gap", "margin", least=0, prefix=of)
+        check_range(self, "dashes", least=2, prefix=of)
+        check_range(self, "distractor_dashes", least=1, prefix=of)
+        check_range(self, "turn", above=0, most=90, prefix=of)
+        check_range(self, "brightness", least=1, most=255, prefix=of)
         self._style = Style(self.dash, self.gap, self.thickness, self.margin, self.turn, self.dot, self.brightness)
 
     def counts(self, pixels: int) -> tuple[int, int, int]:

@@ -162,11 +162,11 @@ def test_majority_accuracy_is_that_of_labels():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CellsTask(kinds=1), "kinds must be 2 to 4, not 1"),
-        (lambda: CellsTask(radius=3.0), "radius must be 4 or more pixels"),
-        (lambda: CellsTask(dot=6.0), "at most half of it, not radius=10.0, dot=6.0"),
-        (lambda: CellsTask(crowding=0.0), "crowding is a share above 0"),
-        (lambda: CellsTask(noise=0.7), "noise lies between 0 and 0.5"),
+        (lambda: CellsTask(kinds=1), "kinds must be 2 or more and at most 4, not 1"),
+        (lambda: CellsTask(radius=3.0), "radius must be 4 or more, not 3.0"),
+        (lambda: CellsTask(dot=6.0), "dot must be 1 or more and at most 5, not 6.0"),
+        (lambda: CellsTask(crowding=0.0), "crowding must be above 0"),
+        (lambda: CellsTask(noise=0.7), "noise must be 0 or more and at most 0.5"),
         (lambda: GeneratedDataset(TASK, 48, 1, "val"), "need 50 pixels a side, not 48"),
         (lambda: CellsTask(crowding=1e-9).example(64, 0), "no cell to mark in 64 x 64 pixels"),
     ],

@@ -55,7 +55,7 @@ def test_no_local_rule_tells_marked_dashes():
 
 
 def test_errors_name_this_task():
-    with pytest.raises(ValueError, match="marked_contours: dash must be positive"):
+    with pytest.raises(ValueError, match="marked_contours: dash must be above 0"):
         MarkedContoursTask(dash=0.0)
     with pytest.raises(ValueError, match="marked_contours: two contours of 14 dashes"):
         MarkedContoursTask(base=0).check_size(12)

@@ -119,8 +119,8 @@ def test_missing_files_name_source_and_place(source, tmp_path):
     [
         ({"source": "cifar"}, "unknown data source 'cifar'. Did you mean 'cifar10"),
         ({"augment": ["flipp"]}, "unknown augmentation 'flipp'. Did you mean 'flip'"),
-        ({"val_fraction": 1.0}, "val_fraction is a share in"),
-        ({"batch_size": 0}, "must be positive"),
+        ({"val_fraction": 1.0}, "val_fraction must be 0 or more and below 1"),
+        ({"batch_size": 0}, "batch_size must be 1 or more, not 0"),
         ({"source": "folder", "augment": ["pad-crop", "resized-crop"]}, "augment takes one of them"),
     ],
 )

@@ -69,7 +69,7 @@ def test_classes_are_balanced_and_a_video_is_a_function_of_its_number():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: MovingArrowTask(hold=0), "number of frames of a step, 1 or more, not 0"),
+        (lambda: MovingArrowTask(hold=0), "hold must be 1 or more, not 0"),
         (lambda: MovingArrowTask(mark="dot"), "mark must be one of square, y, not 'dot'"),
         (
             lambda: GeneratedDataset(MovingArrowTask(), (7, 72, 72), 1, "val"),

@@ -163,10 +163,10 @@ def test_parts_of_an_image_do_not_tell(drawings, build, epochs):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PathfinderTask(dash=0.0), "dash must be positive, not 0.0"),
+        (lambda: PathfinderTask(dash=0.0), "dash must be above 0, not 0.0"),
         (lambda: PathfinderTask(gap=-1.0), "gap must be 0 or more, not -1.0"),
-        (lambda: PathfinderTask(dashes=1), "not dashes=1"),
-        (lambda: PathfinderTask(turn=120.0), "between 0 and 90 degrees"),
+        (lambda: PathfinderTask(dashes=1), "dashes must be 2 or more, not 1"),
+        (lambda: PathfinderTask(turn=120.0), "turn must be above 0 and at most 90"),
         (lambda: GeneratedDataset(PathfinderTask(dashes=60), 32, 1, "val"), "two contours of 60 dashes.*have no room"),
         (lambda: GeneratedDataset(PathfinderTask(base=0), 8, 1, "val"), "have no room in 8 x 8 pixels"),
     ],

@@ -74,7 +74,7 @@ def test_stride_of_a_recipe(videos):
     sizes = {"root": str(videos), "size": [3, 24, 32], "workers": 0}
     data = ImageData("videos", frame_stride=4, **sizes)
     assert levels(data.held_out("test", (3, 24, 32))[0][0][0]) == [2, 6, 10]
-    with pytest.raises(ValueError, match="or 0 for frames spread over the whole length of a video, not -1"):
+    with pytest.raises(ValueError, match="frame_stride must be 0 or more, not -1"):
         ImageData("videos", frame_stride=-1, **sizes)
     with pytest.raises(ValueError, match="and arrow has none that lie in files: leave out frame_stride 4"):
         ImageData("arrow", frame_stride=4)

@@ -103,7 +103,7 @@ def test_riemannformer_variants(monkeypatch):
         ({"models": {"a": {"model.optim.lrr": 1.0}}}, r"'model.optim.lrr'. Did you mean 'model.optim.lr'"),
         ({"models": {"a": {"data.arrow.distanse": "ray"}}}, "Did you mean 'data.arrow.distance'"),
         ({"models": {"a": {"seed_everything": 3}}}, "seed_everything is what a sweep gives to each of its runs"),
-        ({"models": {"a": {"model.optim.lr": -1.0}}}, "a: lr must be positive"),
+        ({"models": {"a": {"model.optim.lr": -1.0}}}, "a: lr must be above 0"),
         ({"models": {"a": {"model.vit.encoding": "ropee"}}}, "a: unknown encoding 'ropee'. Did you mean 'rope'"),
         ({"models": {"a": {"model.vit.encoding": "my"}}}, r"imported first: imports: \[MODULE\] in the recipe\.$"),
         ({"models": {"a": {"model.vit.feature_options": {"ordr": 4}}}}, "a: .*ordr"),
