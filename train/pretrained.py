@@ -28,7 +28,7 @@ FIXED += ("encoding", "absolute_table", "pool", "registers", "norm_eps")
 RECIPE = "train/configs/imagenet.yaml"
 
 
-def classes_of(weights: Path) -> dict[str, Any]:
+def head_option(weights: Path) -> dict[str, Any]:
     """Return the number of classes in a file of weights, 0 without a head, as timm's argument; none for NumPy's."""
     from timm.models import load_state_dict
 
@@ -61,7 +61,7 @@ def open_model(name: str, weights: Path | None, random: bool) -> tuple[Any, dict
         if weights is None:
             model = timm.create_model(name, pretrained=not random)
         else:
-            model = timm.create_model(name, checkpoint_path=str(weights), **classes_of(weights))
+            model = timm.create_model(name, checkpoint_path=str(weights), **head_option(weights))
     except Exception as error:  # many types: missing weights, no network, a file of another model
         offline = "" if weights or random else " Without a network, give a file of weights: --weights FILE."
         raise ValueError(

@@ -42,7 +42,7 @@ from train.runs.recorded import (
     trained_by,
     training_of,
     unfinished,
-    validation_metrics,
+    validated_metrics,
 )
 from train.testing import count_right
 from train.utils.errors import one_message
@@ -142,7 +142,7 @@ def publish(options: argparse.Namespace) -> tuple[ViT, ModelDetails]:
     environment = [f"step {content.get('global_step')}, the {steps}", *environment]
     config = content["ImageData"]["config"]
     vit = ViT.from_checkpoint(path).to(DTYPES[options.dtype])
-    validated = validation_metrics(run, path, content)
+    validated = validated_metrics(run, path, content)
     details = ModelDetails(
         name=options.name or re.sub(r"[^\w.-]", "-", options.folder.absolute().name),
         dataset=options.dataset or f"source `{config['source']}`",

@@ -78,7 +78,7 @@ def open_images(module: Any, data: ImageData) -> None:
     CheckData().check(data, module)
 
 
-def measure(module: L.LightningModule, data: ImageData, settings: Mapping[str, Any]) -> Stopwatch:
+def time_batches(module: L.LightningModule, data: ImageData, settings: Mapping[str, Any]) -> Stopwatch:
     """Train for a few steps, and validate on two batches of each size, on one device with a trainer's settings."""
     common = {name: settings[name] for name in ("accelerator", "precision", "use_distributed_sampler")}
     common |= {"devices": 1, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
@@ -106,7 +106,7 @@ def quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-def classes_of(dataset: Any, indices: Sequence[int] | None = None) -> str:
+def class_counts(dataset: Any, indices: Sequence[int] | None = None) -> str:
     """Return the number of images in each of the first twelve classes as text, for all images or those of `indices`."""
     labels, names = labels_of(dataset), class_names(dataset)
     if labels is None:
@@ -128,8 +128,8 @@ def data_lines(data: ImageData) -> list[tuple[str, str]]:
     test = f"{len(sets['test'])} to test" if "test" in sets else "none to test"
     lines = [("data", f"{data.source} in {data.root}, {data.num_classes} classes")]
     lines.append(("images", f"{len(used)} to train on, {len(held)}{of} for validation, {test}"))
-    classes = {"train": classes_of(sets["train"], used), "validation": classes_of(validation, held)}
-    classes["test"] = classes_of(sets["test"]) if "test" in sets else ""
+    classes = {"train": class_counts(sets["train"], used), "validation": class_counts(validation, held)}
+    classes["test"] = class_counts(sets["test"]) if "test" in sets else ""
     return [*lines, *((f"classes, {name}", text) for name, text in classes.items() if text)]
 
 
@@ -155,7 +155,7 @@ def validations_of(trainer: L.Trainer, batches: float, epoch: int) -> int:
 
 def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tuple[str, str]]:
     """Return names and texts about the time of the training, estimated from the timed batches."""
-    world, loader = trainer.world_size, data.train_dataloader()  # `measure` trains on one device
+    world, loader = trainer.world_size, data.train_dataloader()  # `time_batches` trains on one device
     epoch = limited(max(1, len(loader) // world), trainer.limit_train_batches)
     batch = statistics.median(watch.train[WARM_UP:] or watch.train)
     batches = math.inf
@@ -213,5 +213,5 @@ def report(trainer: L.Trainer, module: Any, data: ImageData, settings: Mapping[s
     open_images(module, data)
     check_test_classes(data)
     lines = [*data_lines(data), ("pixels", data.pixels.describe()), ("model", describe(module.vit))]
-    lines += time_lines(trainer, data, measure(module, data, settings))
+    lines += time_lines(trainer, data, time_batches(module, data, settings))
     return "\n".join(f"{name:<15} {text}" for name, text in [*lines, ("folder", folder)])

@@ -39,7 +39,7 @@ def in_one_line(message: str) -> str:
         return message
     name, value = key[1], given[1].strip()
     if "dot import path string" in message and name in CLASSES:
-        return f"{name} has no class {value!r}.{nearest(value, class_names(CLASSES[name]))}"
+        return f"{name} has no class {value!r}.{nearest(value, names_in(CLASSES[name]))}"
     choices = [str(choice) for text in re.findall(r"Literal(\[[^\]]*\])", message) for choice in ast.literal_eval(text)]
     if choices:
         choices = list(dict.fromkeys(choices))
@@ -54,6 +54,6 @@ def in_one_line(message: str) -> str:
     return f"{name} must be {' or '.join(kinds)}, not {value!r}." if kinds else message
 
 
-def class_names(module: str) -> list[str]:
+def names_in(module: str) -> list[str]:
     """Return the names of the classes in a package of Lightning."""
     return list(importlib.import_module(f"lightning.pytorch.{module}").__all__)

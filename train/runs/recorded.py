@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
-
-import yaml
 
 from performer_string.utils.files import read_json
 from train.data.tasks import TASKS
@@ -109,36 +106,17 @@ def recorded_imports(run: Path) -> list[str]:
     return module_names(read_yaml(path).get("imports") if path.is_file() else None)
 
 
-def steps_planned(run: Path, content: Mapping[str, Any]) -> int | None:
-    """Return the last step of a run from its configuration and its checkpoint's epochs; None if unknown.
+def unfinished(run: Path, content: Mapping[str, Any]) -> str:
+    """Return a sentence on a run that is not finished, else an empty text.
 
     Args:
         run: folder of the run.
         content: content of the checkpoint.
     """
-    path = run / CONFIG
-    try:
-        trainer = yaml.safe_load(path.read_text(encoding="utf-8"))["trainer"] or {} if path.is_file() else {}
-    except (yaml.YAMLError, KeyError, TypeError):
-        return None
-    ends = [steps] if (steps := trainer.get("max_steps") or -1) > 0 else []
-    loaders = content.get("loops", {}).get("fit_loop", {}).get("state_dict", {}).get("combined_loader") or []
-    shortened = trainer.get("limit_train_batches") is not None or trainer.get("overfit_batches")
-    if (epochs := trainer.get("max_epochs") or -1) > 0:
-        if shortened or len(loaders) != 1:
-            return None
-        batches = loaders[0]["size"] // loaders[0]["step"]
-        ends.append(epochs * math.ceil(batches / (trainer.get("accumulate_grad_batches") or 1)))
-    return min(ends, default=None)
-
-
-def unfinished(run: Path, content: Mapping[str, Any]) -> str:
-    """Return a sentence on a run that is not finished, else an empty text; arguments are as in `steps_planned`."""
     if (run / METRICS).is_file():
         return ""
-    step, last = content.get("global_step"), steps_planned(run, content)
-    where = "" if step is None else f": step {step}" if last is None else f": step {step} of {last}"
-    return f"This run is not finished{where}."
+    step = content.get("global_step")
+    return f"This run is not finished{'' if step is None else f': step {step}'}."
 
 
 def training_of(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,7 +154,7 @@ def held_out_images(content: Mapping[str, Any]) -> int | None:
     return max(1, round(files * data["config"]["val_fraction"])) if files else None
 
 
-def validation_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+def validated_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the accuracies of a run's last validation, or its best at the training size, with intervals."""
     sizes = content["hyper_parameters"]["resolutions"]
     if content["hyper_parameters"]["vit"].get("head") == "dense":
