@@ -88,6 +88,7 @@ class ImageClassifier(L.LightningModule):
         self.vit, self.optim, self.distillation, self.loss_config = ViT(vit), optim, distillation, loss
         self.class_weights: Tensor | None = None  # set at the start of a training
         self.teacher: Teacher | None = None  # set at the start of a training
+        self.validated_split = "val"  # set at the start of a training or validation
         self.step_seed: int | None = None  # set before each step, the same in all processes
         self.resolutions = resolutions or ["train"]
         self.check_settings()
@@ -143,6 +144,7 @@ class ImageClassifier(L.LightningModule):
 
     def setup(self, stage: str) -> None:
         data = self.trainer.datamodule  # type: ignore[attr-defined]
+        self.validated_split = data.validated_split() if isinstance(data, ImageData) else "val"
         if stage == "fit" and isinstance(data, ImageData):
             self.vit.preprocessing = data.preprocessing()
             self.class_weights = class_weights(self.loss_config, self.vit.config.num_classes, data.train_labels())
@@ -207,11 +209,10 @@ class ImageClassifier(L.LightningModule):
             self.test_accuracy(self(batch[0]).float(), batch[1])
             self.log("test/accuracy", self.test_accuracy, add_dataloader_idx=False)
             return
-        data, loss = self.trainer.datamodule, cast(MeanMetric, self.val_loss[dataloader_idx])  # type: ignore[attr-defined]
-        split = data.validated_split() if isinstance(data, ImageData) else "val"
-        logits = self.score(split, batch, dataloader_idx)
+        logits = self.score(self.validated_split, batch, dataloader_idx)
+        loss = cast(MeanMetric, self.val_loss[dataloader_idx])
         loss(F.cross_entropy(logits, batch[1], reduction="none"), weight=(batch[1] >= 0).float())
-        self.log(f"{split}/loss_{self.resolutions[dataloader_idx]}", loss, add_dataloader_idx=False)
+        self.log(f"{self.validated_split}/loss_{self.resolutions[dataloader_idx]}", loss, add_dataloader_idx=False)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
         self.score("test", batch, dataloader_idx)
