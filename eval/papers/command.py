@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     images = "number of test images, 0 for all (default: that of the budget)"
     parser.add_argument("--images", type=number_of_images, help=images)
     parser.add_argument("--split", choices=("test", "val"), default="test", help="choose models on val only")
-    add_format_arguments(parser)
+    add_format_arguments(parser.add_argument)
     parser.set_defaults(table=["markdown", "latex"])
 
 

@@ -33,17 +33,17 @@ def add_figure_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--table", nargs="+", choices=("markdown", "latex", "csv"), default=[], help="files of the table to write"
     )
-    add_format_arguments(group)
+    add_format_arguments(group.add_argument)
 
 
-def add_format_arguments(group: argparse._ActionsContainer) -> None:
-    """Add the options that figures of evaluations and of papers' tables share."""
-    group.add_argument("--format", nargs="+", choices=FORMATS, default=["png"], help="figure formats (default: png)")
-    group.add_argument("--title", help="title of the figure")
+def add_format_arguments(add: Callable[..., argparse.Action]) -> None:
+    """Add the options that figures of evaluations and of papers' tables share, by `add_argument` of their parser."""
+    add("--format", nargs="+", choices=FORMATS, default=["png"], help="figure formats (default: png)")
+    add("--title", help="title of the figure")
     width = "width of the figure: inches, one-column (3.25) or two-column (6.75); fonts keep their sizes"
-    group.add_argument("--width", type=width_in_inches, help=width)
+    add("--width", type=width_in_inches, help=width)
     intervals = r"format in LaTeX and Markdown: both ends, or \pm and the distance (default: %(default)s)"
-    group.add_argument("--intervals", choices=("brackets", "pm"), default="brackets", help=intervals)
+    add("--intervals", choices=("brackets", "pm"), default="brackets", help=intervals)
 
 
 def for_display(rows: Sequence[Row], columns: Sequence[str], options: argparse.Namespace) -> list[Row]:
