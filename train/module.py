@@ -215,17 +215,17 @@ class ImageClassifier(L.LightningModule):
         self.log(f"{self.validated_split}/loss_{self.resolutions[dataloader_idx]}", loss, add_dataloader_idx=False)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
-        self.score("test", batch, dataloader_idx)
+        self.score("test", batch, dataloader_idx, overall=False)
 
-    def score(self, split: str, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
-        """Return the logits of a `val` or `test` batch at a resolution, and log its metrics."""
+    def score(self, split: str, batch: tuple[Tensor, Tensor], index: int, overall: bool = True) -> Tensor:
+        """Return the logits of a batch at a resolution, and log its metrics, `overall` those of the first as well."""
         logits = self(batch[0]).float()
         for name, metrics in (("accuracy", self.accuracy), ("top5_accuracy", self.top5), ("miou", self.iou)):
             if metrics:
                 metric = cast(Metric, metrics[index])
                 metric(logits, batch[1])
                 self.log(f"{split}/{name}_{self.resolutions[index]}", metric, add_dataloader_idx=False)
-                if index == 0 and not self.trainer.testing:
+                if index == 0 and overall:
                     self.log(f"{split}/{name}", metric, prog_bar=True, add_dataloader_idx=False)
         return logits
 
