@@ -48,8 +48,7 @@ def accuracy_table(runner: SweepRunner) -> str:
 def evaluation_commands(runner: SweepRunner) -> list[str]:
     """Return the commands that evaluate the finished runs, one command for all runs of a task."""
     tasks: dict[str, list[Run]] = {}  # runs by the options of their task
-    local: set[str] = set()  # tasks of models with a distance decay or a table
-    dense: set[str] = set()  # tasks with a class for each pixel
+    evaluations: dict[str, list[str]] = {}  # their names, by task
     for run in runner.finished():
         config = read_yaml(runner.folder(run) / CONFIG)
         data = config["data"]
@@ -58,20 +57,18 @@ def evaluation_commands(runner: SweepRunner) -> list[str]:
         options = " ".join(["--resolutions", *sizes, *(["--imports", *imports] if imports else [])])
         task = json.dumps([options, data["source"], data["root"], data.get(data["source"])])
         tasks.setdefault(task, []).append(run)
-        local |= {task} if config["model"]["vit"].get("locality") else set()
-        dense |= {task} if config["model"]["vit"].get("head") == "dense" else set()
+        vit = config["model"]["vit"]
+        names = evaluations.setdefault(task, ["dense" if vit.get("head") == "dense" else "resolution"])
+        if vit.get("locality") and names == ["resolution"]:
+            names.append("locality")
     commands = []
     for task, runs in tasks.items():
         paths = [shlex.quote(str(runner.folder(run) / CHECKPOINTS / LAST)) for run in runs]
         if len(paths) == len(runner.sweep.runs):
             paths = [f"{shlex.quote(str(runner.out))}/*/{CHECKPOINTS}/{LAST}"]
         options = f"--checkpoint {' '.join(paths)} {json.loads(task)[0]}"
-        if task in dense:
-            commands.append(f"python -m eval dense {options}")
-            continue
-        names = ("resolution", "locality") if task in local else ("resolution",)
-        commands += [f"python -m eval {name} {options}" for name in names]
-        if reference := reference_of(runs):
+        commands += [f"python -m eval {name} {options}" for name in evaluations[task]]
+        if "resolution" in evaluations[task] and (reference := reference_of(runs)):
             commands.append(f"python -m eval ablation {options} --reference {shlex.quote(reference)}")
     return commands
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from eval import checkpoints
 from eval.argument_types import number_of_images
@@ -107,15 +107,11 @@ def backbone(path: Path, positions: str | None) -> ViT:
 def features_at(trained: Trained, size: Size, split: str, number: int, device: torch.device) -> Features:
     """Return the features of the images of a split at a size in pixels; 0 images for all."""
     vit = trained.classifier.vit.to(device)
-    head, vit.head = vit.head, nn.Identity()
     values, labels = list[Tensor](), list[Tensor]()
-    try:
-        with vit.cached():
-            for images, targets in batches(trained, size, split, number, device, f"{trained.name}, {split} at {size}"):
-                values.append(vit(images).float().cpu())
-                labels.append(targets)
-    finally:
-        vit.head = head
+    with vit.cached():
+        for images, targets in batches(trained, size, split, number, device, f"{trained.name}, {split} at {size}"):
+            values.append(vit.forward_head(vit.forward_features(images), pre_logits=True).float().cpu())
+            labels.append(targets)
     return Features(torch.cat(values), torch.cat(labels))
 
 

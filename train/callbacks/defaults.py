@@ -18,7 +18,7 @@ from train.callbacks.progress import progress_bar
 from train.callbacks.records import FinalMetrics, History
 from train.callbacks.stopping import CleanStop, JobTimer, StopAfterCheckpoints, ValidateAtEnd
 from train.callbacks.summary import SummaryLine
-from train.data.tasks import TASKS
+from train.data.tasks import holds_out
 from train.runs import slurm
 from train.runs.folder import CHECKPOINTS, HISTORY, METRICS
 from train.sharding import NAME
@@ -80,7 +80,7 @@ def saving_callbacks(config: Any, asked: Mapping[str, Any], plugins: list[Any], 
     folder, warning = Path(config.run_dir) / CHECKPOINTS, slurm.requeue_signal(plugins)
     if asked["enable_checkpointing"] is False:
         return [CleanStop(folder, program, warning)]
-    test_alone = config.data.watch_test and config.data.val_fraction == 0 and config.data.source not in TASKS
+    test_alone = config.data.watch_test and not holds_out(config.data.source, config.data.val_fraction)
     monitor = "val/miou" if config.model.vit.head == "dense" else "val/accuracy"
     best = [] if test_alone else [MovableCheckpoint(folder, monitor)]  # test images choose nothing
     last = LastCheckpoint(folder, config.checkpoint_every)

@@ -30,7 +30,7 @@ from train.command.recipe import current_arguments, options_of
 from train.command.resumed import check_same_training, keep_split
 from train.data.image_checks import check_images
 from train.data.sizes import Size
-from train.data.tasks import TASKS
+from train.data.tasks import holds_out
 from train.runs import slurm
 from train.runs.folder import clean_up_at_exit, latest_checkpoint, make_run_folder, name_run_folder, run_of
 from train.runs.loggers import keep_tensorboard, training_loggers
@@ -87,7 +87,7 @@ class TrainingCLI(AskedSettingsCLI):
                 config[name] = str(Path(config[name]).expanduser())
         if config.get("init_from"):
             config.init_from = str(find_checkpoint(config.init_from))
-        if config.data.val_fraction == 0 and config.data.source not in TASKS and not config.data.watch_test:
+        if not (holds_out(config.data.source, config.data.val_fraction) or config.data.watch_test):
             config.trainer.limit_val_batches = 0
         if fits and any(each.startswith("--trainer.logger+=") for each in self.arguments):
             keep_tensorboard(config.trainer)

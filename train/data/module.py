@@ -28,7 +28,7 @@ from train.data.pathfinder import PathfinderTask
 from train.data.sizes import ONE, Views
 from train.data.sources import SOURCES, download_source, majority_accuracy, numbers_of
 from train.data.splits import ImageSplits
-from train.data.tasks import TASKS
+from train.data.tasks import TASKS, holds_out
 
 
 @dataclass(eq=False)
@@ -182,7 +182,7 @@ class ImageData(Loaders):
 
     def validates(self) -> bool:
         """Return whether images are held out for validation; only `val_fraction` 0 prevents it."""
-        return self.task is not None or self.val_fraction > 0
+        return holds_out(self.source, self.val_fraction)
 
     def majority_accuracy(self, split: str) -> float:
         """Return the accuracy of the majority baseline: the task's, or that of the most frequent class."""

@@ -16,3 +16,8 @@ TASKS: dict[str, type[GeneratedTask]] = {
     "marked_contours": MarkedContoursTask,
     "cells": CellsTask,
 }
+
+
+def holds_out(source: str, val_fraction: float) -> bool:
+    """Return whether images are held out for validation: always of a task, of stored images by their fraction."""
+    return source in TASKS or val_fraction > 0
