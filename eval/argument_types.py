@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from performer_string.utils.renames import current_name
 from train.data.sizes import Size
@@ -52,6 +54,17 @@ def size_of_images(text: str) -> Size:
 def feature_map_name(text: str) -> str:
     """Parse the current or former name of a feature map: `relu` is now `arc-cosine`."""
     return current_name("feature map", text)
+
+
+def task_option(text: str) -> tuple[str, Any]:
+    """Parse an option of a generated task, `NAME=VALUE`, whose value is written as in YAML."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"an option of a task is NAME=VALUE, like dashes=24, not {text!r}")
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise argparse.ArgumentTypeError(f"{value!r} is no value in YAML, like 24 or [1, 2]") from None
 
 
 class WithoutRepetitions(argparse.Action):

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from eval.argument_types import WithoutRepetitions, number_of_images
+from eval.argument_types import WithoutRepetitions, number_of_images, task_option
 from eval.models import check_head
 from eval.report import MAJORITY, Row
 from eval.seeds import check_seeds, differing_keys, without_seed
 from performer_string.models.files.checkpoint import find_checkpoint, is_published
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import ONE, Size, ascending, image_size, views_of
+from train.data.tasks import change_task
 from train.intervals import accuracy_percent
 from train.runs.folder import run_of
 from train.testing import count_right
@@ -93,6 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser, images: int = 0, views: bool 
         help=f"number of images, the same for every model; 0 for all (generated tasks: as in validation) {default}",
     )
     parser.add_argument("--root", help="folder of the images, if not where they were in training")
+    task = "options of the generated task that differ from training, as dashes=24"
+    parser.add_argument("--task", nargs="+", type=task_option, default=[], metavar="NAME=VALUE", help=task)
     parser.set_defaults(views=ONE)
     if views:
         several = "views of each video, averaged to one answer: 5x3 takes five clips, each with three crops"
@@ -147,6 +150,7 @@ def load_models(options: argparse.Namespace, head: str = "class") -> list[Traine
     check_same_classes(models)
     for trained in models:
         take_root(trained.data, options.root, trained.name)
+        change_task(trained.data, dict(options.task))
         try:
             trained.data.setup("test" if options.split == "test" else None)
         except FileNotFoundError as error:

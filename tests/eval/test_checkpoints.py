@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from eval.cli import main, parse_arguments
 from tests.helpers.checkpoints import CONFIG, read, save
@@ -195,6 +196,31 @@ def test_models_of_other_classes(tmp_path, capsys):
 def test_images_that_are_drawn_have_no_place(tmp_path, capsys):
     said = refusal(["--checkpoint", str(save(tmp_path / "one")), "--root", "own", "--resolutions", "60"], capsys)
     assert "error: --root own: the images of one are drawn, by the task arrow. Leave --root out" in said
+
+
+def test_task_with_other_options(tmp_path, capsys):
+    """Images are drawn by the options of the command line, and results of others are not taken from the cache."""
+    path = save(tmp_path / "one")
+    trained = load_trained(path)
+    plain = ["compare", "--checkpoint", str(path), "--resolutions", "84", "--images", "64", "--out", str(tmp_path)]
+    for options, task in (([], ArrowTask()), (["--task", "ink=90", "paper=200"], ArrowTask(ink=90, paper=200))):
+        main([*plain, *options])
+        data = GeneratedDataset(task, 84, 64, "test")
+        with torch.no_grad():
+            loss = sum(float(F.cross_entropy(trained.classifier(x[None] / 255), torch.tensor([y]))) for x, y in data)
+        comments, rows = read(tmp_path / "compare.csv")
+        assert float(rows[0]["loss"]) == pytest.approx(loss / 64, abs=1e-4)
+        assert " ".join(options) in comments[0]
+
+
+def test_options_that_a_task_lacks(tmp_path, capsys):
+    path = save(tmp_path / "one")
+    assert "Did you mean 'paper'?" in refusal([str(path), "--task", "papr=0.6"], capsys)
+    assert "NAME=VALUE" in refusal([str(path), "--task", "paper"], capsys)
+    assert "not 'x'" in refusal([str(path), "--task", "paper=x"], capsys)
+    images = ImageData("folder", root=str(tmp_path), size=[60, 60])
+    folder = save(tmp_path / "photographs", data=images)
+    assert "only a generated task" in refusal([str(folder), "--task", "paper=0.6"], capsys)
 
 
 def test_missing_checkpoint(tmp_path, capsys):
