@@ -119,12 +119,6 @@ class ImageClassifier(L.LightningModule):
                 f'with the encoding {vit.encoding!r} never are: use positions "extrapolate", an encoding that '
                 f"extrapolates, and no absolute_table."
             )
-        values = (attention.values for attention in self.vit.attentions())
-        if self.optim.randomized_positions > 1 and any(value is not None and value.needs_grid for value in values):
-            raise ValueError(
-                f"randomized_positions draws positions that are no regular grid, which values={vit.values!r} "
-                f"needs: give one of the two."
-            )
         if self.optim.redraw_every and vit.feature_options.get("learned"):
             raise ValueError(
                 "redraw_every draws new random features, and learned ones are trained: give one of the two."

@@ -105,6 +105,8 @@ class TokenLayout:
         lengths: numbers of tokens of the sequences that are packed into a batch of one, each with its own prefix
             tokens; None for one sequence per sample. They are Python integers; `counts` copies them to a device.
         grids_of: grid of each packed sequence, where they are known in advance.
+        image_grid: grid of the patches in the image, for a convolution over neighbours where positions form no regular
+            grid, as randomized positions; None where it is unknown.
 
     Raises:
         ValueError: a mask that is not boolean [B, N], or a mask of packed sequences, which have no padding.
@@ -117,6 +119,7 @@ class TokenLayout:
     centre: Tensor | None = None
     lengths: tuple[int, ...] | None = None
     grids_of: tuple[Grid | None, ...] | None = None
+    image_grid: Grid | None = None
     _counts: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -122,6 +122,21 @@ def test_model_at_other_sizes():
     assert (outs["extrapolate"] - outs["interpolate"]).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("registers", [0, 2])
+def test_positions_of_a_model_that_form_no_grid(registers):
+    """The convolution has the image's own grid then. Without an encoding nothing else depends on positions."""
+    model = vit(values="lepe", encoding="none", registers=registers)
+    images = torch.randn(2, 2, *(n * p for n, p in zip((5, 6), model.patch, strict=True)))
+    positions = model.grid_positions((5, 6))
+    rows, columns = torch.tensor([0, 3, 4, 9, 11.0]), torch.tensor([1, 2, 6, 7, 9, 20.0])
+    uneven = torch.cartesian_prod(rows, columns)
+    assert torch.equal(model(images, uneven), model(images))
+    assert torch.equal(model(images, uneven.expand(2, -1, -1)), model(images))
+    assert not torch.allclose(model(images, 2 * positions), model(images), atol=1e-4)
+    rotated = vit(values="lepe", registers=registers)
+    assert not torch.allclose(rotated(images, uneven), rotated(images), atol=1e-4)
+
+
 def test_bad_options_and_positions():
     for options, message in (
         ({"kernel_size": 2}, "kernel_size must be odd and positive, not 2"),

@@ -95,7 +95,6 @@ BEYOND = "randomized_positions draws positions beyond the training grid"
         ({"encoding": "absolute"}, {}, {}, BEYOND),
         ({"positions": "interpolate"}, {}, {}, BEYOND),
         ({"absolute_table": "linear"}, {}, {}, BEYOND),
-        ({"values": "lepe"}, {}, {}, "positions that are no regular grid, which values='lepe'"),
     ],
     ids=str,
 )

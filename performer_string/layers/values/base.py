@@ -19,11 +19,9 @@ class ValueMap(nn.Module):
         sizes: sizes of the attention.
 
     Attributes:
-        needs_grid: whether positions must be a regular grid.
         counts_patches: whether positions must be in patches.
     """
 
-    needs_grid: bool = False
     counts_patches: bool = False
 
     def __init__(self, sizes: Sizes):

@@ -55,7 +55,6 @@ class ComposedValues(ValueMap):
             self.maps.append(
                 construct("value map", name, lookup("value map", name, simple), options.get(name) or {}, sizes=sizes)
             )
-        self.needs_grid = any(each.needs_grid for each in self.maps)
         self.counts_patches = any(each.counts_patches for each in self.maps)
 
     def forward(self, attend: Weighted, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:

@@ -29,6 +29,7 @@ class LocalEnhancement(ValueMap):
     At s = 1 that is a common convolution with K taps. Where tokens are closer, each tap is spread over the offsets
     around it. Where they are further apart, h is as wide as their distance, so that every tap reaches a token.
 
+    Where a ViT's positions form no regular grid, as randomized positions, the grid is that of the image's patches.
     Masked tokens, prefix tokens and places beyond the edge count as zero. Positions get no gradient.
 
     Args:
@@ -36,10 +37,9 @@ class LocalEnhancement(ValueMap):
         kernel_size: number K of taps along each axis, odd.
 
     Raises:
-        ValueError: an even kernel size, positions of more than three axes, or (forward) that are no regular grid.
+        ValueError: an even kernel size, positions of more than three axes, or (forward, outside of a ViT) positions
+            that are no regular grid.
     """
-
-    needs_grid = True
 
     def __init__(self, sizes: Sizes, *, kernel_size: int = 3):
         super().__init__(sizes)
@@ -98,9 +98,9 @@ def regular_grids(layout: TokenLayout) -> list[Grid]:
     """Return the grid of the tokens after the prefix, or that of each sample.
 
     Raises:
-        ValueError: positions that are no regular grid.
+        ValueError: positions that are no regular grid, of tokens that are not known to be those of an image.
     """
-    grids = layout.grids()
+    grids = [grid or layout.image_grid for grid in layout.grids()]
     regular = [grid for grid in grids if grid is not None]
     if len(regular) < len(grids):
         assert layout.positions is not None

@@ -120,6 +120,7 @@ class ViT(Saved, Preprocessed, TokenPositions, IntermediateLayers, nn.Module):
             positions: positions of the patches, [N, C], or [B, N, C] for each image, in place of those of the grid.
                 They are centred where the configuration says so, by the mean of the patches that take part. A table
                 beside the encoding takes them where its positions are the same, and those of the grid elsewhere.
+                If they form no regular grid, a convolution over neighbours (`lepe`) has the image's own grid.
             patch_mask: mask of the patches, [B, N], True for patchs to attend to, one of each image at least. The
                 others, as the padding of smaller images in a batch, are no keys and are not pooled. None for all.
                 `batch_images` makes such batches, with the positions of each image.

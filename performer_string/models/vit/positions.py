@@ -92,17 +92,18 @@ class TokenPositions:
             positions: positions of the patches, [N, C] or [B, N, C]; those of the grid by default.
             patch_mask: mask of the patches, [B, N], True for patchs to attend to.
         """
-        regular, centre = None, None
+        image_grid, centre = make_grid(grid, grid_steps(grid, *self.position_mode())), None
+        regular = image_grid if positions is None else None
         if positions is None:
             positions = self.grid_positions(grid, self.norm.weight.device)
-            regular = make_grid(grid, grid_steps(grid, *self.position_mode()))
         if self.is_centred() and (regular is None or patch_mask is not None):
             positions = as_floating(positions)
             centre = mean_position(positions, patch_mask)  # [1, C], or [B, 1, C]
             if centre.ndim == positions.ndim:  # one centre for each set of positions
                 positions, centre = positions - centre, None
         mask = None if patch_mask is None else F.pad(patch_mask, (self.num_prefix, 0), value=True)
-        return TokenLayout(with_prefix(positions, self.num_prefix), regular, self.num_prefix, mask, centre)
+        positions = with_prefix(positions, self.num_prefix)
+        return TokenLayout(positions, regular, self.num_prefix, mask, centre, image_grid=image_grid)
 
     def rotations(self, layout: TokenLayout) -> list[Rotation | None]:
         """Return the rotation of each layer, None if the encoding is additive; prefix tokens are at the origin."""
