@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from performer_string.layers.attention import SelfAttention
     from performer_string.layers.backends import ATTENTIONS, AttentionBackend, build_attention
     from performer_string.layers.block import Block
+    from performer_string.layers.inspection import AttentionInputs, inspect_attention
     from performer_string.layers.multihead import MultiheadAttention
     from performer_string.layers.performer import PerformerSelfAttention
     from performer_string.layers.values import VALUE_MAPS, ValueMap, build_value_map
@@ -50,6 +51,7 @@ __all__ = [
     "VARIANTS",
     "AttentionBackend",
     "AttentionContext",
+    "AttentionInputs",
     "Block",
     "Encoding",
     "FeatureMap",
@@ -80,6 +82,7 @@ __all__ = [
     "narrow",
     "from_timm",
     "grid_positions",
+    "inspect_attention",
     "linear_attention",
     "packed_features",
     "performerize",

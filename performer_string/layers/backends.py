@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from performer_string.bias import RelativeBias
 from performer_string.feature_maps import FEATURE_MAPS, build_feature_map
+from performer_string.layers.attention_backend import AttentionBackend, identity_values
 from performer_string.ops import reference
 from performer_string.ops.context import AttentionContext
-from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
 from performer_string.ops.linear import attend_linear
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.rotated_features import attend_rotated_features
@@ -23,6 +22,18 @@ from performer_string.utils.registry import RESERVED_OPTIONS, check_options, che
 from performer_string.utils.renames import current_name
 from performer_string.utils.seeds import seeded
 
+__all__ = [
+    "ATTENTIONS",
+    "AttentionBackend",
+    "AttentionContext",
+    "LinearBackend",
+    "PerformerPytorchBackend",
+    "RotatedFeaturesBackend",
+    "SoftmaxBackend",
+    "build_attention",
+    "identity_values",
+]
+
 ROTATED_FEATURES = "linear-rotated-features"
 
 
@@ -31,76 +42,22 @@ def rectified_power(x: Tensor, order: int) -> Tensor:
     return x.relu() ** order
 
 
-def identity_values(k: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the identity matrix as the values of keys [B, H, N, d]: outputs are then the weights, [B, H, N, N]."""
-    return torch.eye(k.shape[-2], device=k.device, dtype=dtype).expand(*k.shape[:2], -1, -1)
-
-
-class AttentionBackend(nn.Module):
-    """A way to compute attention, as the layer, the trainer's diagnostics and the evaluations call it.
-
-    Attributes:
-        homogeneous: whether a common factor of queries or keys changes no weight, so that a temperature has no effect.
-        logit_scale: scale s of the logits s q.k; None for d^-1/2, or where there are no logits.
-        rotates_features: whether the rotation is applied to the features, and not to queries and keys.
-        lacks: options of a layer, and parts of `AttentionContext`, that the backend does not support.
-    """
-
-    homogeneous: bool = False
-    logit_scale: float | None = None
-    rotates_features: bool = False
-    lacks: frozenset[str] = frozenset()
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        rotation: Rotation | None = None,
-        locality: RelativeBias | None = None,
-        layout: TokenLayout = EVERY_TOKEN,
-        key_bias: Tensor | None = None,
-    ) -> Tensor:
-        """Return the outputs of attention.
-
-        Args:
-            q, k, v: queries and keys, [B, H, N, d'], and values, [B, H, N, d].
-            rotation, locality, layout, key_bias: fields of `AttentionContext`.
-
-        Returns:
-            Outputs, [B, H, N, d].
-        """
-        return self.attend(q, k, v, AttentionContext(rotation, locality, layout, key_bias))
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        """Return the outputs of attention; every backend implements this method."""
-        raise NotImplementedError
-
-    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
-        """Return the implied attention matrix, dense and before any relative bias, for analysis: [B, H, N, N].
-
-        By default it is the output for the identity matrix as values.
-        """
-        return self(q, k, identity_values(k, k.dtype), rotation=rotation, key_bias=key_bias)
-
-    @property
-    def has_random_features(self) -> bool:
-        """Whether the backend draws random features."""
-        return False
-
-    def redraw(self, step: int) -> None:
-        """Draw new random features, a function of (seed, step) alone; nothing where there are none."""
-
-
 class SoftmaxBackend(AttentionBackend):
     """`softmax_attention` as a module."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         return attend_softmax(q, k, v, context)
 
-    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
-        return reference.softmax_weights(*rotate_pair(q, k, rotation), key_bias=key_bias)
+    def weights(
+        self,
+        q: Tensor,
+        k: Tensor,
+        rotation: Rotation | None = None,
+        key_bias: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        rotated = rotate_pair(q, k, rotation)
+        return reference.softmax_weights(*rotated, key_mask=key_mask, key_bias=key_bias)
 
 
 class LinearBackend(AttentionBackend):
@@ -121,8 +78,16 @@ class LinearBackend(AttentionBackend):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         return attend_linear(q, k, v, self.phi, context)
 
-    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
-        return reference.linear_weights(*self.phi.pair(*rotate_pair(q, k, rotation)), key_bias=key_bias)
+    def weights(
+        self,
+        q: Tensor,
+        k: Tensor,
+        rotation: Rotation | None = None,
+        key_bias: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        features = self.phi.pair(*rotate_pair(q, k, rotation))
+        return reference.linear_weights(*features, key_mask=key_mask, key_bias=key_bias)
 
     @property
     def has_random_features(self) -> bool:

@@ -16,6 +16,7 @@ MODULES = {
     "layers.attention": ("SelfAttention",),
     "layers.backends": ("ATTENTIONS", "AttentionBackend", "build_attention"),
     "layers.block": ("Block",),
+    "layers.inspection": ("AttentionInputs", "inspect_attention"),
     "layers.multihead": ("MultiheadAttention",),
     "layers.performer": ("PerformerSelfAttention",),
     "layers.values": ("VALUE_MAPS", "ValueMap", "build_value_map"),
