@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from train.sweeps.file import read_sweep, select_runs
         from train.sweeps.runner import SweepRunner
 
-        sweep = read_sweep(options.sweep)
+        sweep = read_sweep(options.sweep, of_fit)
         runs = select_runs(sweep, options.only)
         runner = SweepRunner(sweep, runs, out, options.jobs, threads, of_fit, options.list)
         if options.list:

@@ -17,10 +17,12 @@ from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.command.arguments import existing_recipe
-from train.command.recipe import check_fields, current_recipe, unknown_field
+from train.command.recipe import check_fields, current_recipe, options_of, parse_value, unknown_field
 from train.optim import OptimConfig
-from train.utils.imports import import_modules, naming_imports
+from train.utils.imports import import_modules, module_names, naming_imports
 from train.utils.yaml_file import read_yaml
+
+IMPORTS = "imports"
 
 Item = TypeVar("Item")
 Overrides = Mapping[str, Any]  # {"model.vit.encoding": "rope"}
@@ -82,6 +84,7 @@ class SweepFile:
         axes: overrides of each choice on each axis, by name; every combination is trained.
         models: overrides of further models outside the axes, by name.
         fields: overrides of every run, over which axes and models take precedence.
+        imports: modules of the user that every run imports, after those of the recipe.
     """
 
     recipe: str
@@ -89,10 +92,13 @@ class SweepFile:
     axes: dict[str, dict[str, Any]] = field(default_factory=dict)
     models: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
+    imports: list[str] | str = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.axes, self.models, self.fields = self.axes or {}, self.models or {}, self.fields or {}  # empty in YAML
+        self.imports = self.imports or []
         check_types(self)
+        self.imports = module_names(self.imports)
         for axis, choices in self.axes.items():
             if not isinstance(choices, dict) or not all(isinstance(part or {}, dict) for part in choices.values()):
                 raise ValueError(f"the axis {axis} must hold names, each with what it changes, not {choices!r}.")
@@ -145,7 +151,16 @@ def check_overrides(overrides: Any, recipe: Mapping[str, Any]) -> None:
         ViT(config)
 
 
-def read_sweep(path: Path) -> Sweep:
+def with_imports(overrides: Any, inherited: Sequence[str]) -> Any:
+    """Import the modules of a model, and return its overrides with those of the recipe and the sweep beside its own."""
+    if not isinstance(overrides, dict):
+        return overrides
+    names = list(dict.fromkeys([*inherited, *module_names(overrides.get(IMPORTS))]))
+    import_modules(names)
+    return {**overrides, IMPORTS: names} if names else overrides
+
+
+def read_sweep(path: Path, arguments: Sequence[str] = ()) -> Sweep:
     """Return the sweep in a YAML file.
 
         recipe: train/configs/NAME.yaml   # or NAME
@@ -158,6 +173,11 @@ def read_sweep(path: Path) -> Sweep:
           other: {model.vit.depth: 2}
         fields:                      # of every run
           data.source: folder
+        imports: [mine]              # modules of the user
+
+    Args:
+        path: path of the file.
+        arguments: arguments of `python -m train fit` for all runs, whose modules are imported too.
 
     Raises:
         FileNotFoundError: a missing file or recipe.
@@ -171,7 +191,9 @@ def read_sweep(path: Path) -> Sweep:
         raise ValueError(f"{path}: recipe must be a name or the path of a YAML file, not {content.get('recipe')!r}.")
     recipe_path = existing_recipe(content["recipe"])
     recipe = current_recipe(read_yaml(recipe_path))
-    import_modules(recipe.get("imports"))
+    import_modules(recipe.get(IMPORTS))
+    for text in (value for name, value in options_of(arguments) if name == IMPORTS):
+        import_modules(parse_value(text))
     where = str(path)
     try:
         sweep = SweepFile(**content)
@@ -183,9 +205,12 @@ def read_sweep(path: Path) -> Sweep:
             if names.count(name) > 1:
                 raise ValueError(f"two models have the name {name!r}.")
         models = [(name, choices, current_recipe(overrides)) for name, choices, overrides in models]
+        if sweep.imports or any(isinstance(part, dict) and IMPORTS in part for _, _, part in models):
+            inherited = [*module_names(recipe.get(IMPORTS)), *sweep.imports]
+            models = [(name, choices, with_imports(part, inherited)) for name, choices, part in models]
         for name, _, overrides in models:
             where = f"{path}: {name}"
-            with naming_imports("imports: [MODULE] in the recipe"):
+            with naming_imports("imports: [MODULE] in the sweep or its recipe"):
                 check_overrides(overrides, recipe)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error

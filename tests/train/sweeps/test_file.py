@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from performer_string import ViTConfig
+from performer_string import ENCODINGS, ViTConfig
 from tests.helpers.training import REPOSITORY, write_sweep
 from train.sweeps.file import read_sweep, select_runs
 
@@ -39,6 +40,61 @@ def test_fields_of_every_run(tmp_path):
     path.write_text(yaml.safe_dump({**content, "fields": {"model.vit.dept": 3}}))
     with pytest.raises(ValueError, match=r"Did you mean 'model\.vit\.depth'"):
         read_sweep(path)
+
+
+OWN = """
+from performer_string import ENCODINGS
+from performer_string.position.rope import RoPE
+
+class Turned(RoPE):
+    pass
+
+ENCODINGS["NAME"] = Turned
+"""
+
+
+@pytest.fixture
+def own_modules(tmp_path, monkeypatch):
+    """Write two modules with an encoding each, in a folder on Python's path."""
+    for name in ("turned_one", "turned_two"):
+        (tmp_path / f"{name}.py").write_text(OWN.replace("NAME", name))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in ("turned_one", "turned_two"):
+        ENCODINGS.pop(name, None)
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("place", "arguments"),
+    [
+        ({"imports": ["turned_one"]}, []),
+        ({"imports": "turned_one"}, []),
+        ({"fields": {"imports": ["turned_one"]}}, []),
+        ({}, ["--imports", "[turned_one]"]),
+        ({}, ["--imports=turned_one"]),
+    ],
+)
+def test_encodings_of_an_own_module(own_modules, tmp_path, place, arguments):
+    """The module may be named in the sweep, for all its runs, or after --; the recipe is one of the project."""
+    models = {"mine": {"model.vit.encoding": "turned_one"}, "rope": {"model.vit.encoding": "rope"}}
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump({"recipe": "demo", "models": models, **place}))
+    runs = read_sweep(path, arguments).runs
+    assert [run.overrides["model.vit.encoding"] for run in runs] == ["turned_one", "rope"]
+    named = None if arguments else ["turned_one"]  # what follows -- reaches each run by itself
+    assert [run.overrides.get("imports") for run in runs] == [named] * 2
+
+
+def test_modules_of_recipe_sweep_and_model_are_imported(own_modules, tmp_path):
+    """No list replaces another one."""
+    recipe = yaml.safe_load((REPOSITORY / "train" / "configs" / "demo.yaml").read_text())
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**recipe, "imports": ["turned_two"]}))
+    models = {"one": {"model.vit.encoding": "turned_one"}, "two": {"model.vit.encoding": "turned_two"}}
+    content = {"recipe": str(tmp_path / "recipe.yaml"), "models": models, "imports": ["turned_one", "turned_two"]}
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(content))
+    assert [run.overrides["imports"] for run in read_sweep(path).runs] == [["turned_two", "turned_one"]] * 2
 
 
 def test_a_recipe_by_its_name(tmp_path, monkeypatch):
@@ -105,7 +161,7 @@ def test_riemannformer_variants(monkeypatch):
         ({"models": {"a": {"seed_everything": 3}}}, "seed_everything is what a sweep gives to each of its runs"),
         ({"models": {"a": {"model.optim.lr": -1.0}}}, "a: lr must be above 0"),
         ({"models": {"a": {"model.vit.encoding": "ropee"}}}, "a: unknown encoding 'ropee'. Did you mean 'rope'"),
-        ({"models": {"a": {"model.vit.encoding": "my"}}}, r"imported first: imports: \[MODULE\] in the recipe\.$"),
+        ({"models": {"a": {"model.vit.encoding": "my"}}}, r"imported first: imports: \[MODULE\] in the sweep"),
         ({"models": {"a": {"model.vit.feature_options": {"ordr": 4}}}}, "a: .*ordr"),
         ({"models": {"a": {"model.vit.width": 30, "model.vit.num_heads": 4}}}, "a: .*30 is not divisible by 4 heads"),
         ({"models": {"a": "rope"}}, "must hold fields of the recipe"),
