@@ -142,7 +142,7 @@ def test_unreadable_image(workers, tmp_path, capsys):
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"model": {"vit": vit}, "data": data}))
     output = fails(["fit", "--config", str(tmp_path / "recipe.yaml"), "--run_dir", str(tmp_path / "run")], capsys)
     assert re.search(
-        r"^error: \S+\d\.png cannot be read \(.*\)\. Repair it, or put a readable file of its name in its place: .*\.$",
+        r"^error: \S+\d\.png cannot be read \(.*\)\. Repair it, or delete it for new runs\. .* --check_data .*\.$",
         output,
         re.MULTILINE,
     )

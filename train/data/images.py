@@ -137,8 +137,9 @@ class Transformed(Dataset[tuple[Tensor, int]]):
         except OSError as error:
             name = name_of(self.dataset, number)
             raise UnreadableImageError(
-                f"{printable(name)} cannot be read ({why_unreadable(name, error)}). Repair it, or put a readable file "
-                f"of its name in its place: without it a run that has begun would hold out other images."
+                f"{printable(name)} cannot be read ({why_unreadable(name, error)}). Repair it, or delete it for new "
+                f"runs. A run that has begun needs a readable file of its name in its place: without it other images "
+                f"would be held out. fit --check_data finds all such files."
             ) from error
         one = image[0] if image.ndim == 5 else image  # there may be several views
         if image.dtype != torch.uint8 or one.ndim not in (3, 4) or len(one) != self.channels:
