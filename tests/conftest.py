@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from performer_string.bias import RelativeBias
 from tests.helpers.training import TINY
+from train.utils import progress
 
 if not torch.cuda.is_available():  # before anything imports Triton: its kernels then run on the CPU
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -21,6 +23,12 @@ if not torch.cuda.is_available():  # before anything imports Triton: its kernels
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_lines_of_progress(monkeypatch) -> None:
+    """Write no lines of progress, which a slow machine alone would add to the output."""
+    monkeypatch.setattr(progress, "FIRST", math.inf)
 
 
 @pytest.fixture

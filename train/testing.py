@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from train.checkpoint import Trained
 from train.data.sizes import ONE, Size, Views
+from train.utils.progress import progress
 
 
 def batches(
@@ -38,7 +38,7 @@ def batches(
     tokens, trained_tokens = [math.prod(grid) for grid in (vit.grid(*size), vit.train_grid)]
     batch_size = max(1, data.batch_size * trained_tokens // max(tokens, trained_tokens) // views.total)
     title = title or f"{trained.name} at {size}"
-    for batch, targets in tqdm(data.loader(images, batch_size), desc=title, leave=False, disable=None):
+    for batch, targets in progress(data.loader(images, batch_size), desc=title):
         batch = batch.flatten(0, 1) if views.total > 1 else batch
         yield data.normalise(batch.to(device)), targets
 

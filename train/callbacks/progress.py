@@ -12,9 +12,9 @@ import lightning as L
 from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
-from train.callbacks.remaining import Pace, batches_left, clock_time, epoch_title, images_of, step_of
+from train.callbacks.remaining import Pace, batches_left, epoch_title, images_of, step_of
+from train.utils.progress import BETWEEN, clock_time
 
-BETWEEN = 60.0  # seconds between two lines
 ENDS, ENDS_SHORT = "run ends in", "run left"  # names of the run's remaining time
 LEAST_BAR = 2  # columns of the bar on a narrow terminal, one of them spare for a longer time or number
 

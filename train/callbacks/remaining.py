@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from datetime import timedelta
 
 import lightning as L
 
@@ -42,11 +41,6 @@ def epoch_title(trainer: L.Trainer) -> str:
     ends += [math.ceil(steps / per_epoch)] if steps > 0 and 0 < per_epoch < math.inf else []
     number = trainer.current_epoch + 1
     return f"Epoch {number}" + (f"/{max(number, min(ends)):.0f}" if ends else "")
-
-
-def clock_time(seconds: float) -> str:
-    """Return a time as `0:01:30`, or a question mark for an unknown time."""
-    return str(timedelta(seconds=round(seconds))) if math.isfinite(seconds) else "?"
 
 
 class Pace:

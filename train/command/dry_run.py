@@ -17,12 +17,12 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from train.callbacks.checks import CheckData
-from train.callbacks.remaining import clock_time
 from train.callbacks.summary import describe
 from train.data.classes import class_names, labels_of
 from train.data.image_checks import check_test_classes, sets_of
 from train.data.module import ImageData
 from train.runs.environment import machine
+from train.utils.progress import clock_time
 
 MANY_LEFT = 0.05  # share of an epoch's images outside full batches from which a hint is shown
 STEPS, WARM_UP, SECONDS = 12, 2, 15.0  # most timed steps, number of them for warm-up, and longest time

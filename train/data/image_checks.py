@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
 
 from performer_string.images.reading import why_unreadable
 from train.data.classes import classes_without, first_of
@@ -19,6 +18,7 @@ from train.data.images import name_of
 from train.data.loader import ignore_stop_signals
 from train.data.module import ImageData
 from train.utils.output import printable
+from train.utils.progress import progress
 
 log = logging.getLogger(__name__)
 FOLDERS = {"folder", "imagenet", "videos"}  # sources with class folders in `train` and in `test` or `val`
@@ -63,7 +63,7 @@ def broken_images(data: ImageData) -> list[tuple[str, str]]:
         loader = DataLoader(
             Opened(dataset), 64, num_workers=workers, collate_fn=list, worker_init_fn=ignore_stop_signals
         )
-        with tqdm(total=len(dataset), desc=f"{name} images", unit="image", mininterval=0.5, disable=None) as bar:
+        with progress(total=len(dataset), desc=f"{name} images", unit="image", mininterval=0.5, leave=True) as bar:
             for results in loader:
                 broken += [(name_of(dataset, index), reason) for index, reason in results if reason]
                 bar.update(len(results))

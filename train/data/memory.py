@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
 
 from performer_string.utils.seeds import derive_seed
 from train.data.images import padding_of
 from train.data.loader import Key, ignore_stop_signals
+from train.utils.progress import progress
 
 BATCHED = ("pad-crop", "flip", "rotate-90")  # augmentations that are implemented for whole batches
 
@@ -44,7 +44,7 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
             dataset, batch_size=256, num_workers=workers, worker_init_fn=ignore_stop_signals
         )
         images, labels, done = torch.empty(0), torch.empty(0), 0
-        with tqdm(total=total, desc=title, unit="image", leave=False, disable=None) as bar:
+        with progress(total=total, desc=title, unit="image") as bar:
             for batch, classes in loader:
                 classes = classes.short() if classes.ndim > 1 else classes  # a map takes a quarter of the memory
                 if not done:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from tqdm import tqdm
 
 from performer_string.images.preprocessing import normalise
+from train.utils.progress import progress
 
 IMAGES = 500  # number of measured images, which gives the mean of photographs to about 0.01
 LEAST = 1 / 255  # least standard deviation: one grey level
@@ -29,7 +29,7 @@ def channel_statistics(dataset: Dataset[tuple[Tensor, int]]) -> tuple[list[float
     total = min(IMAGES, len(dataset))  # type: ignore[arg-type]
     sums = squares = torch.zeros((), dtype=torch.float64)
     pixels = 0
-    for index in tqdm(range(total), desc="measuring mean and std", unit="image", delay=1.0, leave=False, disable=None):
+    for index in progress(range(total), desc="measuring mean and std", unit="image", delay=1.0):
         image = dataset[index][0].flatten(1).double() / 255  # [C, pixels]
         sums, squares, pixels = sums + image.sum(1), squares + image.square().sum(1), pixels + image.shape[1]
     mean = sums / pixels

@@ -27,6 +27,7 @@ from train.runs.recorded import PLACE
 from train.sweeps.file import Run, Sweep
 from train.sweeps.settings import SETTINGS, check_settings, current_settings, image_place, write_settings
 from train.sweeps.summary import progress_of, write_summary
+from train.utils.progress import progress
 from train.utils.yaml_file import read_yaml
 
 LOG = "log.txt"
@@ -201,7 +202,7 @@ class SweepRunner:
         """Train until all runs are finished or have failed, or until a signal; SLURM's warning requeues the job."""
         waiting, warning = list(self.runs), [] if slurm.job() is None else [signal.SIGUSR1]
         handlers = {n: signal.signal(n, self.receive) for n in (signal.SIGINT, signal.SIGTERM, *warning)}
-        bar = tqdm(total=len(waiting), desc="runs", unit="run", disable=None)
+        bar = progress(total=len(waiting), desc="runs", unit="run", leave=True)
         try:
             while self.active or (waiting and not self.signals):
                 while waiting and len(self.active) < self.jobs and not self.signals:
