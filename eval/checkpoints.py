@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,15 +14,16 @@ import torch
 
 from eval.argument_types import WithoutRepetitions, number_of_images, task_option
 from eval.models import check_head
+from eval.names import names_of
 from eval.report import MAJORITY, Row
-from eval.seeds import check_seeds, differing_keys, without_seed
-from performer_string.models.files.checkpoint import find_checkpoint, is_published
+from eval.seeds import check_seeds, differing_keys
+from performer_string.models.files.checkpoint import find_checkpoint
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import ONE, Size, ascending, image_size, views_of
 from train.data.tasks import change_task
 from train.intervals import accuracy_percent
-from train.runs.folder import run_of
 from train.testing import count_right
+from train.utils.progress import progress
 
 if TYPE_CHECKING:
     from train.data.module import ImageData
@@ -42,7 +44,10 @@ class Runs(argparse.Action):
     def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
         if self.positional is not None:
             self.positional.required = False
-        paths = list(dict.fromkeys([*(getattr(namespace, self.dest) or []), *values]))
+        known: dict[str, Path] = {}  # each file once
+        for path in [*(getattr(namespace, self.dest) or []), *values]:
+            known.setdefault(os.path.abspath(path), path)
+        paths = list(known.values())
         skipped = [path for path in paths if is_no_run(path)]
         kept = [path for path in paths if path not in skipped]
         if kept and skipped:
@@ -100,38 +105,6 @@ def add_arguments(parser: argparse.ArgumentParser, images: int = 0, views: bool 
     if views:
         several = "views of each video, averaged to one answer: 5x3 takes five clips, each with three crops"
         parser.add_argument("--views", type=views_of, metavar="SEGMENTSxCROPS", help=f"{several} {default}")
-
-
-def name_of(path: Path) -> str:
-    """Return the name of a model: NAME for `runs/NAME/checkpoints/best.ckpt` and `models/NAME/model.safetensors`."""
-    path = path.absolute()  # "." has no name
-    if is_published(path):
-        return path.parent.name
-    run = run_of(path)
-    return path.stem if run is None else run.name
-
-
-def names_of(paths: Sequence[Path]) -> list[str]:
-    """Return a name for each checkpoint: the name of its run, or RUN:best and RUN:last for two of one run.
-
-    The seed stays at the end, as in `linear:best-seed0`, so that seeds of one model are grouped.
-
-    Raises:
-        ValueError: different runs with the same name.
-    """
-    names = [name_of(path) for path in paths]
-    for name in {name for name in names if names.count(name) > 1}:
-        same = [path.absolute() for path, other in zip(paths, names, strict=True) if other == name]
-        if len({path.parent for path in same}) > 1:
-            raise ValueError(
-                f"two checkpoints have the same name, so that their rows would mix: {name}. Evaluate them one after "
-                f"the other, with an --out for each, or rename the folder of one."
-            )
-        for i, path in enumerate(paths):
-            if names[i] == name:
-                bare = without_seed(name)
-                names[i] = f"{bare}:{path.stem}{name[len(bare) :]}"
-    return names
 
 
 def load_models(options: argparse.Namespace, head: str = "class") -> list[Trained]:
@@ -242,9 +215,24 @@ def accuracy_row(trained: Trained, size: Size, right: int, total: int, split: st
     return row | accuracy_columns(trained, right, total, split)
 
 
+def at_each_size(
+    models: Sequence[Trained], options: argparse.Namespace, title: str = "models", only_lines: bool = True
+) -> Iterator[tuple[Trained, Size]]:
+    """Yield each model at each resolution, with the progress of all of them, by their numbers of tokens.
+
+    Args:
+        models: models of the command line.
+        options: options with the `resolutions`.
+        title: title of the progress.
+        only_lines: as in `progress`.
+    """
+    pairs = [(trained, size) for trained in models for size in options.resolutions]
+    costs = [math.prod(trained.classifier.vit.grid(*size)) for trained, size in pairs]
+    yield from progress(pairs, title, costs=costs, only_lines=only_lines)
+
+
 def accuracies(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row with the accuracy of each model at each resolution."""
-    for trained in models:
-        for size in options.resolutions:
-            right, total = count_right(trained, size, options.split, options.images, device, views=options.views)
-            yield accuracy_row(trained, size, right, total, options.split) | options.views.column
+    for trained, size in at_each_size(models, options):
+        right, total = count_right(trained, size, options.split, options.images, device, views=options.views)
+        yield accuracy_row(trained, size, right, total, options.split) | options.views.column

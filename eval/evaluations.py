@@ -52,6 +52,8 @@ class Evaluation:
         files: function that writes further files (NAME.json, or in the folder NAME) and returns their paths.
         status: function that returns the exit status for the rows.
         on_cpu: whether the evaluation always runs on the CPU and has no option `--device`.
+        line: function that describes a finished row in a line, which long evaluations write at once to a log file;
+            nothing for no line.
     """
 
     description: str
@@ -61,6 +63,7 @@ class Evaluation:
     files: Callable[[Sequence[Row], argparse.Namespace, Path], list[Path]] = lambda rows, options, csv: []
     status: Callable[[Sequence[Row]], int] = lambda rows: 0
     on_cpu: bool = False
+    line: Callable[[Row], str] = lambda row: ""
 
 
 @dataclass(frozen=True)

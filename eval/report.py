@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from tabulate import tabulate
 from eval.tables import cell_text, latex_table, markdown_cell
 from performer_string.utils.files import check_writable, read_text, write_aside
 from train.runs.folder import run_of
+from train.utils.progress import progress, say_result
 
 if TYPE_CHECKING:
     import torch
@@ -117,12 +118,19 @@ class Report:
         key = hashlib.sha256(os.fsencode(self.csv.resolve())).hexdigest()[:16]
         return FileLock(Path(tempfile.gettempdir(), f"performer-string-{key}.lock"), mode=0o666)
 
-    def collect(self, rows: Iterable[Row]) -> list[Row]:
-        """Return all rows; after an interruption or error write the rows measured so far to `partial`."""
+    def collect(self, rows: Iterable[Row], line: Callable[[Row], str] = lambda row: "") -> list[Row]:
+        """Return all rows; after an interruption or error write the rows measured so far to `partial`.
+
+        Args:
+            rows: rows, as they are measured.
+            line: function that returns the line of progress of a finished row, or nothing.
+        """
         measured: list[Row] = []
         try:
-            for row in rows:
-                measured.append(row)
+            with progress(only_lines=True):
+                for row in rows:
+                    measured.append(row)
+                    say_result(line(row))
         except BaseException:
             if measured:
                 rename_other(self.partial, self.header, self.endings)

@@ -105,7 +105,7 @@ def run(
     device = choose_device(getattr(options, "device", "cpu"))
     header = [*environment(arguments, device), *head]
     report = Report(output_folder(options), name or options.command, header, not name)
-    rows = report.collect(evaluation.evaluate(options, device))
+    rows = report.collect(evaluation.evaluate(options, device), evaluation.line)
     if not rows:
         raise ValueError(f"eval {options.command} has measured nothing: these options leave no model, size or method.")
     with report.lock(), paper_style(options.width):

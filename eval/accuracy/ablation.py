@@ -14,12 +14,13 @@ from collections.abc import Iterator
 
 import torch
 
-from eval import checkpoints
 from eval.accuracy import resolution
 from eval.accuracy.reports import ABLATION
 from eval.evaluations import Evaluation
+from eval.names import names_of
 from eval.report import Row
 from eval.seeds import seed_of, without_seed
+from eval.tables import ACCURACY_LINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield the rows of `eval resolution`, with the difference to the reference of the same seed."""
-    names = checkpoints.names_of(options.checkpoint)
+    names = names_of(options.checkpoint)
     seeds = {seed_of(name) for name in names if without_seed(name) == options.reference}
     without_reference = [name for name in names if seed_of(name) not in seeds]
     if without_reference:
@@ -51,4 +52,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         yield {**row, "reference": options.reference, "difference": round(difference, 4)}
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, ABLATION)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, ABLATION, line=ACCURACY_LINE)

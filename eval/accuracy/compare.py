@@ -21,23 +21,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from eval import checkpoints
 from eval.accuracy.compare_report import SHOWN
 from eval.accuracy.cost import inference
 from eval.evaluations import Evaluation
+from eval.names import names_of
 from eval.report import Row
 from eval.result_cache import image_results, kept_values, modules_digest, weights_digest
 from eval.seeds import seed_of, without_seed
 from eval.speed.measure import gigamacs, million_parameters, peak_bytes
 from eval.statistics import paired_difference
+from eval.tables import ACCURACY_LINE
 from eval.training_log import has_log, read_log, seconds_to
 from performer_string import fold
 from train.checkpoint import Trained
 from train.data.sizes import Size
 from train.runs.environment import machine
 from train.runs.folder import run_of
+from train.testing import ImageResults
+from train.utils.progress import progress, say_result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each model and resolution."""
-    names = checkpoints.names_of(options.checkpoint)
+    names = names_of(options.checkpoint)
     groups = list(dict.fromkeys(map(without_seed, names)))
     reference = without_seed(options.reference or names[0])
     if reference not in groups:
@@ -59,24 +62,22 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         raise ValueError(f"--target is an accuracy in %, above 0 and at most 100, not {options.target:g}.")
     models = checkpoints.load_models(options)
     digests = {trained.name: weights_digest(trained) for trained in models}
-    results = {
-        (trained.name, size): image_results(trained, size, options, device, digests[trained.name])
-        for trained in tqdm(models, desc="models", leave=False, disable=None)
-        for size in options.resolutions
-    }
+    results: dict[tuple[str, Size], ImageResults] = {}
+    for trained, size in checkpoints.at_each_size(models, options, only_lines=False):
+        found = results[trained.name, size] = image_results(trained, size, options, device, digests[trained.name])
+        say_result(ACCURACY_LINE(accuracy_of(trained, size, found, options)))
     differences = {
         (group, size): paired_difference(right_by_seed(results, group, size), right_by_seed(results, reference, size))
         for group in groups
         for size in options.resolutions
     }
-    for trained in models:
+    for trained in progress(models, "cost", only_lines=True):
         training = of_training(trained, options.target)
         for size in options.resolutions:
-            right, loss = results[trained.name, size]
             mean, low, high = differences[without_seed(trained.name), size]
             yield {
-                **checkpoints.accuracy_row(trained, size, int(right.sum()), len(right), options.split),
-                "loss": round(float(loss.mean()), 5),
+                **accuracy_of(trained, size, results[trained.name, size], options),
+                "loss": round(float(results[trained.name, size].loss.mean()), 5),
                 "reference": reference,
                 **{"difference": round(mean, 4), "difference low": round(low, 4), "difference high": round(high, 4)},
                 **of_inference(trained, size, device, options),
@@ -84,6 +85,11 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 "validations": training["validations"] if size == options.resolutions[0] else "",
                 **options.views.column,
             }
+
+
+def accuracy_of(trained: Trained, size: Size, found: ImageResults, options: argparse.Namespace) -> Row:
+    """Return the columns of a model's accuracy at a size."""
+    return checkpoints.accuracy_row(trained, size, int(found.right.sum()), len(found.right), options.split)
 
 
 def right_by_seed(results: Mapping[tuple[str, Size], Any], group: str, size: Size) -> dict[int | None, Any]:

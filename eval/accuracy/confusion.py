@@ -26,7 +26,8 @@ from eval.accuracy.confusion_report import SHOWN
 from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
 from eval.plotting.options import labels_of
-from eval.report import Row
+from eval.report import ALL_CLASSES, Row
+from eval.tables import ACCURACY_LINE
 
 COLUMNS = (
     *("part", "model", "resolution", "split", "class", "images", "accuracy", "low", "high", "precision", "taken for"),
@@ -45,14 +46,18 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     empty = {**dict.fromkeys(COLUMNS, ""), "split": options.split, **options.views.column}
     models = checkpoints.load_models(options)
     options.answers = answers = list[Answers]()  # for `files`
-    for trained in models:
-        for size in options.resolutions:
-            answers.append(answer_images(trained, size, options, device))
-            columns = {"part": "class", "model": answers[-1].model, "resolution": size}
-            yield from ({**empty, **columns, **row} for row in class_statistics(answers[-1]))
+    for trained, size in checkpoints.at_each_size(models, options):
+        answers.append(answer_images(trained, size, options, device))
+        columns = {"part": "class", "model": answers[-1].model, "resolution": size}
+        yield from ({**empty, **columns, **row} for row in class_statistics(answers[-1]))
     for one, other in pairs(answers):
         columns = {"part": "difference", "model": one.model, "resolution": one.size, "other": other.model}
         yield from ({**empty, **columns, **row} for row in differences(one, other))
+
+
+def line(row: Row) -> str:
+    """Return the line of all classes together; those of the classes are many."""
+    return ACCURACY_LINE(row) if row["part"] == "class" and row["class"] == ALL_CLASSES else ""
 
 
 def pairs(answers: Sequence[Answers]) -> Iterator[tuple[Answers, Answers]]:
@@ -75,4 +80,4 @@ def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[P
     return written
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN, files=files)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN, files=files, line=line)

@@ -114,7 +114,7 @@ def names_beside(models: Sequence[str]) -> list[str]:
     if max(map(len, models)) > NAME:
         same = itertools.takewhile(lambda letters: len({*letters}) == 1, zip(*models, strict=False))
         alike = "".join(letters[0] for letters in same)
-        models = [model[1 + max(map(alike.rfind, "-_: ")) :] for model in models]
+        models = [model[1 + max(map(alike.rfind, "-_: /")) :] for model in models]
     return [shorten(model, NAME) for model in models]
 
 
@@ -154,8 +154,8 @@ def write_differences(
 
 
 def file_name(*parts: object) -> str:
-    """Return the parts joined as a file name; the name of a model may be `RUN:best`."""
-    return "-".join(str(part).replace(":", "-") for part in parts)
+    """Return the parts joined as a file name; the name of a model may be `RUN:best` or `FOLDER/RUN`."""
+    return "-".join(str(part) for part in parts).replace(":", "-").replace("/", "-")
 
 
 def write_picture(figure: Figure | None, beside: Path, options: argparse.Namespace) -> list[Path]:

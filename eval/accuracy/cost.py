@@ -18,7 +18,6 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from eval import checkpoints
 from eval.accuracy.cost_report import SHOWN
@@ -34,8 +33,10 @@ from eval.speed.measure import (
     peak_bytes,
     time_in_turn,
 )
+from eval.tables import ACCURACY_LINE, line_of
 from performer_string import ViT, fold
 from train.data.sizes import Size
+from train.utils.progress import progress, say_result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +55,10 @@ def inference(vit: ViT, size: Size, count: int, device: torch.device) -> CachedC
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each resolution and model."""
     models = checkpoints.load_models(options)
-    accuracies = {(row["model"], row["resolution"]): row for row in checkpoints.accuracies(models, options, device)}
+    accuracies: dict[tuple[str, Size], Row] = {}
+    for row in checkpoints.accuracies(models, options, device):
+        accuracies[row["model"], row["resolution"]] = row
+        say_result(ACCURACY_LINE(row))
     batch = options.batch_size
     operations: dict[tuple[str, Size], float] = {}
     folded: dict[str, ViT] = {}
@@ -64,7 +68,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             operations[name, size] = gigamacs(vit, size)
         folded[name] = vit.to(device)
     first = models[0].name
-    for size in tqdm(options.resolutions, desc="cost", leave=False, disable=None):
+    for size in progress(options.resolutions, desc="cost"):
         calls = {name: inference(vit, size, batch, device) for name, vit in folded.items()}
         times = time_in_turn(calls, options.rounds, device)
         for trained in models:
@@ -85,4 +89,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             }
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)
+EVALUATION = Evaluation(
+    __doc__, add_arguments, evaluate, SHOWN, line=line_of(("model", "resolution"), "ms", "peak MiB")
+)

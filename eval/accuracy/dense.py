@@ -24,7 +24,6 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from eval import checkpoints
 from eval.accuracy.dense_report import METHODS, SHOWN
@@ -33,11 +32,13 @@ from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import peak_bytes
+from eval.tables import line_of
 from performer_string import ViT, fold
 from train.checkpoint import Trained
 from train.data.generated import local_answer
 from train.data.sizes import Size
 from train.pixels import confusion, iou_of, mean_iou_with_interval
+from train.utils.progress import progress
 
 FEWEST = 8  # least images of each size, where there are enough
 LONGEST = 16_384  # default of --longest-softmax, in tokens
@@ -59,7 +60,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     """Yield a row for each model, resolution and method."""
     check_overlap(options.overlap)
     models = checkpoints.load_models(options, "dense")
-    for trained in models:
+    for trained in progress(models, "models", only_lines=True):
         vit = fold(trained.classifier.vit).to(device)
         with vit.cached():
             for size in options.resolutions:
@@ -98,7 +99,7 @@ def rows_of(trained: Trained, vit: ViT, size: Size, options: argparse.Namespace,
     times: dict[str, list[float]] = {name: [] for name, *_ in methods}
     baseline = torch.zeros(classes, classes, dtype=torch.long)
     image = torch.empty(0)
-    for batch, labels in tqdm(data.loader(images, 1), desc=f"{trained.name} at {size}", leave=False, disable=None):
+    for batch, labels in progress(data.loader(images, 1), desc=f"{trained.name} at {size}"):
         image = data.normalise(batch.to(device))
         baseline += confusion(local_answer(data.task, labels), labels, classes)
         for name, _, predict in methods:
@@ -128,4 +129,6 @@ def rows_of(trained: Trained, vit: ViT, size: Size, options: argparse.Namespace,
         }
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)
+EVALUATION = Evaluation(
+    __doc__, add_arguments, evaluate, SHOWN, line=line_of(("model", "resolution", "method"), "mIoU", "ms")
+)

@@ -20,11 +20,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from eval import checkpoints
 from eval.accuracy import image_files
 from eval.argument_types import choose_device
+from eval.checkpoints import MODEL
 from eval.evaluations import Command
 from eval.models import load_model
+from eval.names import name_of
 from performer_string import ViT, fold
 from performer_string.models.config import patch_and_image
 from performer_string.models.files.checkpoint import find_checkpoint
@@ -42,7 +43,7 @@ Arrays = dict[str, Any]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval features`."""
-    run = checkpoints.MODEL
+    run = MODEL
     parser.add_argument("run", type=find_checkpoint, metavar="RUN", help=run)
     image_files.add_arguments(parser)
 
@@ -122,7 +123,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     paths, found = zip(*read, strict=True)
     labels, classes = labelled(paths, folders)
     own = Size.of(options.size or patch_and_image(vit.config.patch_size, vit.config.image_size)[1])
-    about = {"model": checkpoints.name_of(options.run), "file": str(options.run)}
+    about = {"model": name_of(options.run), "file": str(options.run)}
     arrays: Arrays = {
         "features": torch.stack(found).numpy(),
         "labels": np.asarray(labels, dtype=np.int64),

@@ -15,12 +15,14 @@ from torch import Tensor
 from eval import checkpoints
 from eval.argument_types import number_of_images
 from eval.models import load_model, preprocessing_of
+from eval.names import names_of
 from eval.report import Row
 from performer_string import ViT
 from performer_string.models.config import patch_and_image
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size, image_size
 from train.testing import batches
+from train.utils.progress import progress
 
 if TYPE_CHECKING:
     from train.module import ImageClassifier
@@ -64,7 +66,7 @@ def load_frozen(options: argparse.Namespace) -> list[Trained]:
         models = checkpoints.load_models(options)
     else:
         models = [on_folder(path, options) for path in options.checkpoint]
-        for trained, name in zip(models, checkpoints.names_of(options.checkpoint), strict=True):
+        for trained, name in zip(models, names_of(options.checkpoint), strict=True):
             trained.name = name
         options.resolutions = options.resolutions or [Size.of(models[0].data.size)]
     for trained in models:
@@ -130,7 +132,7 @@ def measure(
         classify: function of a model, its training features, those of the images to classify, and the size of the
             training images. It returns a class for each image, and further columns.
     """
-    for trained in models:
+    for trained in progress(models, "models", only_lines=True):
         fitted: dict[Size, Features] = {}
         for size in options.resolutions:
             at = options.fit_at or size

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
 
 from eval.argument_types import number_of_images, positive_int, size_of_images
 from eval.models import preprocessing_of
@@ -24,6 +22,7 @@ from performer_string.layers.backends import PerformerPytorchBackend
 from train.data.folders import files_in
 from train.data.loader import ignore_stop_signals
 from train.utils.output import printable
+from train.utils.progress import note, progress
 
 
 def find_images(paths: Sequence[Path]) -> list[str]:
@@ -172,11 +171,11 @@ def run_files(vit: ViT, files: ImageFiles, options: argparse.Namespace) -> Itera
         files, options.batch_size, collate_fn=list, num_workers=options.workers, worker_init_fn=ignore_stop_signals
     )
     paths = iter(files.paths)
-    with vit.cached(), tqdm(total=len(files), desc="images", unit="image", leave=False, disable=None) as bar:
+    with vit.cached(), progress(total=len(files), desc="images", unit="image") as bar:
         for chunk in loader:
             outputs = iter(run_batches(vit, [image for image in chunk if not isinstance(image, str)], most_tokens))
             for image, path in zip(chunk, paths, strict=False):
                 if isinstance(image, str):
-                    bar.write(f"skipped {printable(path)}: {image}", file=sys.stderr)
+                    note(f"skipped {printable(path)}: {image}")
                 yield path, image, torch.empty(0) if isinstance(image, str) else next(outputs)
             bar.update(len(chunk))

@@ -24,6 +24,7 @@ from eval.accuracy.reports import KNN
 from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
 from eval.report import Row
+from eval.tables import ACCURACY_LINE
 from performer_string.utils.validation import check_positive
 from train.checkpoint import Trained
 from train.data.sizes import Size
@@ -74,4 +75,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     yield from measure(load_frozen(options), options, device, classify)
 
 
-EVALUATION = Evaluation(__doc__, add_options, evaluate, KNN)
+EVALUATION = Evaluation(__doc__, add_options, evaluate, KNN, line=ACCURACY_LINE)

@@ -13,7 +13,6 @@ step:loss).
 from __future__ import annotations
 
 import argparse
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from tqdm import tqdm
 
 from eval.evaluations import Evaluation, Shown
 from eval.plotting.axes import legend_above, note_below
@@ -33,6 +31,7 @@ from eval.report import Row
 from eval.seeds import without_seed
 from eval.training_log import has_log, read_log
 from train.runs.folder import METRICS
+from train.utils.progress import note, progress
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +64,7 @@ def with_logs(paths: Sequence[Path]) -> list[Path]:
     runs = [path for path in paths if has_log(path)]
     skipped = [str(path) for path in paths if path not in runs and path.exists()]
     if runs and skipped:
-        tqdm.write(f"Skipped, because they have no log: {', '.join(skipped)}", file=sys.stderr)
+        note(f"Skipped, because they have no log: {', '.join(skipped)}")
     return [path for path in paths if path in runs or not path.exists()] if runs else list(paths)
 
 
@@ -75,7 +74,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         raise ValueError("no run is named: python -m eval plateau RUN ..., with the folders of training runs.")
     if options.window < 1:
         raise ValueError(f"--window must be 1 or more, not {options.window}.")
-    for run in tqdm(with_logs(options.run), desc="runs", leave=False, disable=None):
+    for run in progress(with_logs(options.run), desc="runs"):
         logged = read_log(run)
         if LOSS not in logged:
             raise ValueError(f"{run} has logged no {LOSS}.")

@@ -31,9 +31,11 @@ from eval.accuracy.frozen import Features, add_arguments, classes_of, features_a
 from eval.accuracy.reports import PROBE
 from eval.evaluations import Evaluation
 from eval.report import Row
+from eval.tables import ACCURACY_LINE
 from performer_string.utils.validation import check_positive
 from train.checkpoint import Trained
 from train.data.sizes import Size
+from train.utils.progress import progress
 
 PENALTIES = [10.0**power for power in range(-6, 2)]
 STEPS = 1000  # as in CLIP; a step is an evaluation of the loss on all images
@@ -135,7 +137,7 @@ def choose(
         penalties: penalties to choose from. The largest comes first, and each next one starts from the one before.
     """
     found = []
-    for penalty in sorted(penalties, reverse=True):
+    for penalty in progress(sorted(penalties, reverse=True), "penalties of the probe", only_lines=True):
         probe = fit(probe, fitted, penalty)
         found.append((probe, penalty, None if validation is None else score(probe, validation)))
     best, penalty, scored = max(found, key=lambda each: each[2] or (0.0, 0.0))
@@ -177,4 +179,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     yield from measure(models, options, device, classify)
 
 
-EVALUATION = Evaluation(__doc__, add_options, evaluate, PROBE)
+EVALUATION = Evaluation(__doc__, add_options, evaluate, PROBE, line=ACCURACY_LINE)

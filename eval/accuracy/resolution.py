@@ -16,6 +16,7 @@ from eval import checkpoints
 from eval.accuracy.reports import RESOLUTION
 from eval.evaluations import Evaluation
 from eval.report import Row
+from eval.tables import ACCURACY_LINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,4 +29,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     yield from checkpoints.accuracies(checkpoints.load_models(options), options, device)
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, RESOLUTION)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, RESOLUTION, line=ACCURACY_LINE)

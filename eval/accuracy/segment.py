@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -26,7 +25,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from eval import checkpoints
 from eval.accuracy.image_files import find_images
@@ -44,6 +42,7 @@ from performer_string.models.files.checkpoint import find_checkpoint
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size
 from train.utils.output import printable
+from train.utils.progress import note, progress
 
 PARTIAL = f"{FOLDER}.partial."  # prefix of the folder of the masks until the end, of its own for each process
 
@@ -115,13 +114,13 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     folder.mkdir(parents=True, exist_ok=True)
     options.masks = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=folder))
     with vit.cached():
-        bar = tqdm(paths, desc="images", unit="image", leave=False, disable=None)
+        bar = progress(paths, desc="images", unit="image")
         for path, name in zip(bar, names_of_masks(paths), strict=True):
             try:
                 image = open_image(path, preprocessing.background)
             except OSError as error:
                 why = why_unreadable(path, error)
-                tqdm.write(f"skipped {printable(path)}: {why}", file=sys.stderr)
+                note(f"skipped {printable(path)}: {why}")
                 yield make_row(path, names, error=why)
                 continue
             seen = preprocess(image, preprocessing, options.side)

@@ -130,24 +130,23 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     """Yield a row for each model, resolution, layer and head."""
     if options.queries < 1:
         raise ValueError(f"--queries must be 1 or more, not {options.queries}.")
-    for trained in checkpoints.load_models(options):
-        for size in options.resolutions:
-            measured = study(trained, size, options, device)
-            for layer, values in enumerate(measured.layers):
-                for head in range(len(values["entropy"])):
-                    yield {
-                        "model": trained.name,
-                        "resolution": size,
-                        "tokens": math.prod(trained.classifier.vit.grid(*size)),
-                        "layer": layer,
-                        "head": head,
-                        **{name: round(float(value[head]), 6) for name, value in values.items()},
-                        "distance of uniform": round(measured.uniform_distance, 4),
-                        "share of blanks": round(measured.share_of_blanks, 4),
-                        "images": measured.images,
-                        "split": options.split,
-                        "trained at": Size.of(trained.data.size),
-                    }
+    for trained, size in checkpoints.at_each_size(checkpoints.load_models(options), options):
+        measured = study(trained, size, options, device)
+        for layer, values in enumerate(measured.layers):
+            for head in range(len(values["entropy"])):
+                yield {
+                    "model": trained.name,
+                    "resolution": size,
+                    "tokens": math.prod(trained.classifier.vit.grid(*size)),
+                    "layer": layer,
+                    "head": head,
+                    **{name: round(float(value[head]), 6) for name, value in values.items()},
+                    "distance of uniform": round(measured.uniform_distance, 4),
+                    "share of blanks": round(measured.share_of_blanks, 4),
+                    "images": measured.images,
+                    "split": options.split,
+                    "trained at": Size.of(trained.data.size),
+                }
 
 
 EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

@@ -9,6 +9,7 @@ Columns: `model`, `intervention` (`as trained`, or its title), `resolution` (pix
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 
@@ -20,7 +21,9 @@ from eval.attention.interventions import GROUPS, interventions, without_effect
 from eval.evaluations import Evaluation
 from eval.model_changes import Intervention, changed
 from eval.report import Row
+from eval.tables import line_of
 from train.testing import count_right
+from train.utils.progress import progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,17 +40,20 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             sys.stderr.write(f"{trained.name}: left out, as there is nothing to change: {', '.join(left_out)}\n")
         by_title: dict[str, Intervention] = {UNTOUCHED: lambda vit, changes: None}
         by_title |= interventions(vit, options.groups)
-        for title, intervention in by_title.items():
-            for size in options.resolutions:
-                with changed(vit, intervention):
-                    shown = f"{trained.name} at {size}, {title}"
-                    right, total = count_right(trained, size, options.split, options.images, device, shown)
-                yield {
-                    "model": trained.name,
-                    "intervention": title,
-                    "resolution": size,
-                    **checkpoints.accuracy_columns(trained, right, total, options.split),
-                }
+        todo = [(title, size) for title in by_title for size in options.resolutions]
+        costs = [math.prod(vit.grid(*size)) for _, size in todo]
+        for title, size in progress(todo, trained.name, costs=costs, only_lines=True):
+            with changed(vit, by_title[title]):
+                shown = f"{trained.name} at {size}, {title}"
+                right, total = count_right(trained, size, options.split, options.images, device, shown)
+            yield {
+                "model": trained.name,
+                "intervention": title,
+                "resolution": size,
+                **checkpoints.accuracy_columns(trained, right, total, options.split),
+            }
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)
+EVALUATION = Evaluation(
+    __doc__, add_arguments, evaluate, SHOWN, line=line_of(("model", "intervention", "resolution"), "accuracy")
+)

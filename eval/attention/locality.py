@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from eval import checkpoints
 from eval.argument_types import WithoutRepetitions, square_number
@@ -29,10 +28,12 @@ from eval.evaluations import Evaluation
 from eval.models import check_images
 from eval.report import MAJORITY, Row
 from eval.speed.measure import CachedCall, add_rounds, peak_bytes, time_in_turn
+from eval.tables import line_of
 from performer_string import ViT, fold
 from train.checkpoint import Trained
 from train.data.sizes import Size
 from train.inspection import inspect_attention
+from train.utils.progress import progress
 
 SOMETIMES_EMPTY = ("resolution", "tokens", "layer", "head", "low", "high", "images", "split", MAJORITY, "trained at")
 FROM_ACCURACY = ("resolution", "tokens", "low", "high", "images", "split", MAJORITY, "trained at")
@@ -96,7 +97,7 @@ def measure_radius(trained: Trained, options: argparse.Namespace, device: torch.
 def measure_cost(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield rows with time and memory of folded inference of one image, all models in turn."""
     folded = {trained.name: fold(trained.classifier.vit).to(device) for trained in models}
-    for count in tqdm(options.tokens, desc="cost", leave=False, disable=None):
+    for count in progress(options.tokens, desc="cost"):
         calls = {name: CachedCall(vit, partial(vit, random_image(vit, count, device))) for name, vit in folded.items()}
         times = time_in_turn(calls, options.rounds, device)
         for name, call in calls.items():
@@ -122,9 +123,14 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     for row in checkpoints.accuracies(models, options, device):
         columns = {name: row[name] for name in FROM_ACCURACY}
         yield make_row("accuracy", row["model"], "accuracy in %", row["accuracy"], **columns)
-    for trained in tqdm(models, desc="radius", leave=False, disable=None):
+    for trained in progress(models, desc="radius"):
         yield from measure_radius(trained, options, device)
     yield from measure_cost(models, options, device)
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)
+def line(row: Row) -> str:
+    """Return the line of an accuracy or a cost; those of the heads' radii are many."""
+    return "" if row["part"] == "radius" else line_of(("model", "resolution", "quantity", "tokens"), "value")(row)
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN, line=line)

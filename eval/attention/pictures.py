@@ -22,21 +22,22 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, number_of_images, size_of_images
 from eval.attention.maps import attention_map, has_class_token, layers_of, token_of_patch
 from eval.attention.overlay import AT_QUERY
 from eval.attention.picture_files import keep_picture, picture_of_file, write_pictures
 from eval.attention.pictures_report import SHOWN
-from eval.checkpoints import MODEL, names_of, take_root
+from eval.checkpoints import MODEL, take_root
 from eval.evaluations import Evaluation
 from eval.models import class_names, load_model, preprocessing_of
+from eval.names import names_of
 from eval.report import Row
 from performer_string import ViT
 from performer_string.images.reading import open_image, why_unreadable
 from performer_string.models.files.checkpoint import find_checkpoint
 from train.data.sizes import Size
+from train.utils.progress import progress
 
 KINDS = ("query", "class", "rollout")
 
@@ -173,7 +174,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     loaded = load(options)
     check(options, {name: vit for name, (vit, _) in loaded.items()})
     jobs = [(name, size) for name in loaded for size in options.resolutions]
-    for name, size in tqdm(jobs, desc="maps", leave=False, disable=None):
+    for name, size in progress(jobs, desc="maps"):
         vit, path = loaded[name]
         image, image_name, picture = read_image(vit, path, options, size)
         vit.to(device)

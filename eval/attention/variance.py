@@ -26,7 +26,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, positive_int
 from eval.attention.dense_attention import has_log_kernel
@@ -35,6 +34,7 @@ from eval.evaluations import Evaluation
 from eval.report import Row
 from performer_string import FEATURE_MAPS, build_feature_map
 from performer_string.feature_maps import RandomFeatures
+from train.utils.progress import note, progress
 
 MAPS: dict[str, tuple[str, dict[str, Any]]] = {
     "favor+": ("favor+", {}),
@@ -148,11 +148,11 @@ def titles() -> list[str]:
         if name == "arc-cosine":
             continue
         if not issubclass(kind, RandomFeatures):
-            tqdm.write(f"{name} is left out: it has no random features.")
+            note(f"{name} is left out: it has no random features.")
         elif has_log_kernel(kind):
             added.append(name)
         else:
-            tqdm.write(f"{name} is left out: it has no log_kernel, the kernel that it estimates.")
+            note(f"{name} is left out: it has no log_kernel, the kernel that it estimates.")
     return list(dict.fromkeys([*MAPS, *added]))
 
 
@@ -160,7 +160,7 @@ def titles() -> list[str]:
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each map, number of features and angle."""
     cases = [Case(title, features, options) for title in titles() for features in options.features]
-    for case in tqdm(cases, desc="feature maps", leave=False, disable=None):
+    for case in progress(cases, desc="feature maps"):
         for start in range(0, options.draws, DRAWS_AT_A_TIME):
             phi = case.draw(start, min(DRAWS_AT_A_TIME, options.draws - start))
         yield from case.rows(phi)

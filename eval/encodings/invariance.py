@@ -14,11 +14,12 @@ from collections.abc import Iterator
 
 import torch
 
-from eval.checkpoints import add_models, names_of
+from eval.checkpoints import add_models
 from eval.encodings import translations
 from eval.encodings.invariance_report import SHOWN
 from eval.encodings.one_axis import measure_one_axis
 from eval.evaluations import Evaluation
+from eval.names import names_of
 from eval.report import Row
 from train.checkpoint import load_trained
 

@@ -19,7 +19,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from eval.argument_types import positive_int
 from eval.encodings.latency_report import SHOWN
@@ -32,6 +31,7 @@ from performer_string.position.base import HeadWidthError
 from performer_string.position.rotation import Rotation
 from performer_string.utils.registry import lookup
 from train.command.recipe import parse_value
+from train.utils.progress import note, progress
 
 REFERENCE = "rope"
 SPARSE: dict[str, dict[str, Any]] = {
@@ -115,7 +115,7 @@ def build_models(options: argparse.Namespace, device: torch.device) -> dict[str,
     """Build a model for each encoding; one that does not fit the head dimension is reported and left out."""
     models: dict[str, TimedModel] = {}
     encodings = chosen_encodings(options.encodings).items()
-    for title, (name, encoding_options) in tqdm(encodings, desc="building", leave=False, disable=None):
+    for title, (name, encoding_options) in progress(encodings, desc="building"):
         config = ViTConfig(
             image_size=options.image_size,
             patch_size=options.patch_size,
@@ -131,7 +131,7 @@ def build_models(options: argparse.Namespace, device: torch.device) -> dict[str,
         except HeadWidthError as error:
             if title == REFERENCE:
                 raise
-            tqdm.write(f"{title} is left out: {error}")
+            note(f"{title} is left out: {error}")
             continue
         models[title].check()
     return models

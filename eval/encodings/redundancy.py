@@ -18,7 +18,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from eval.encodings.redundancy_report import SAME, SHOWN
 from eval.evaluations import Evaluation
@@ -27,6 +26,7 @@ from eval.speed.measure import relative_error
 from performer_string import build_encoding
 from performer_string.position import SeparableEncoding
 from performer_string.position.skew import cayley
+from train.utils.progress import progress
 
 STARTS = 4
 ROUNDS = 12  # number of fits from each start
@@ -144,7 +144,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     if options.head_dim % 12:
         raise ValueError(f"--head-dim must be divisible by 12, for blocks of 3 and 4, not {options.head_dim}.")
     planes = options.head_dim // 2
-    for target_name in tqdm(FAMILIES, desc="targets", leave=False, disable=None):
+    for target_name in progress(FAMILIES, desc="targets"):
         torch.manual_seed(options.seed)
         target_encoding = build_family(target_name, options.head_dim)
         with torch.no_grad():

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from eval.model_changes import ModelChanges
 from eval.report import Row
@@ -17,6 +16,7 @@ from performer_string.layers.values.transport import TransportedValues
 from performer_string.position import Encoding, SeparableEncoding
 from performer_string.position.additive import NoEncoding
 from performer_string.position.skew import cayley
+from train.utils.progress import note, progress
 
 DRAWS = (1, 4, 16, 64, 256, 1024)  # numbers of draws of random features that are averaged over
 SHIFT = 3.37  # translation of all positions, in patches
@@ -119,7 +119,7 @@ def measure_encodings(head_dim: int) -> Iterator[Row]:
                     encoding = build_encoding(name, grid=grid, **sizes, **options).double()
                     encoding(grid_positions(grid, dtype=torch.float64))  # an encoding may reject a dimension only here
                 except ValueError as error:
-                    tqdm.write(f"{label(name, options)} is left out in {coord_dim}-D: {error}")
+                    note(f"{label(name, options)} is left out in {coord_dim}-D: {error}")
                     continue
                 title, expected = label(name, options), expected_of_encoding(name, encoding)
                 with torch.no_grad():
@@ -161,9 +161,7 @@ def measure_features(head_dim: int) -> Iterator[Row]:
     q, k = torch.randn(2, 1, 1, 1, head_dim, dtype=torch.float64) * 0.7
     own = [name for name, kind in FEATURE_MAPS.items() if not kind.__module__.startswith("performer_string.")]
     rotated = [(encoding(r[:1]).rotate(q), encoding(r[1:]).rotate(k)) for r in (positions, positions + SHIFT)]
-    for title, (name, options) in tqdm(
-        {**MAPS, **{name: (name, {}) for name in own}}.items(), desc="feature maps", leave=False, disable=None
-    ):
+    for title, (name, options) in progress({**MAPS, **{name: (name, {}) for name in own}}.items(), desc="feature maps"):
         random = issubclass(FEATURE_MAPS[name], RandomFeatures)
         sizes = {"num_heads": 16 * max(DRAWS), "num_features": 32} if random else {"num_heads": 1}  # heads: draws
         phi = build_feature_map(name, head_dim=head_dim, seed=1, **sizes, **options).double()

@@ -14,19 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions
-from eval.checkpoints import MODEL, name_of
+from eval.checkpoints import MODEL
 from eval.evaluations import Command
 from eval.export.formats import Function, check_onnx, read_onnx, read_torch, write_onnx, write_torch
 from eval.export.program import ExportError, outputs, trace
+from eval.names import name_of
 from eval.report import Row, table
 from performer_string import ViT, fold
 from performer_string.models.config import patch_and_image
 from performer_string.models.files.checkpoint import find_checkpoint
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size, image_size
+from train.utils.progress import progress
 
 OUT = "file to write; default: NAME.onnx or NAME.pt2, in `results` of the run's folder, else in runs/results/export"
 FORMATS = {"onnx": (write_onnx, read_onnx, ".onnx"), "torch": (write_torch, read_torch, ".pt2")}
@@ -67,7 +68,7 @@ def compare(model: ViT, exported: Function, sizes: Sequence[Size]) -> list[dict[
     """
     rows = []
     generator = torch.Generator().manual_seed(0)
-    for size, batch in tqdm([(s, b) for s in sizes for b in BATCHES], desc="compare", leave=False, disable=None):
+    for size, batch in progress([(s, b) for s in sizes for b in BATCHES], desc="compare"):
         images = torch.randn(batch, model.config.in_channels, *size, generator=generator)
         expected = outputs(model, images)
         try:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from eval.papers.group import Group
 from eval.report import read_csv, write_csv
@@ -19,6 +18,7 @@ from performer_string import ViT, ViTConfig
 from performer_string.models.config import patch_and_image
 from performer_string.utils.files import check_writable
 from train.runs.environment import code
+from train.utils.progress import progress
 
 TIMES = "times.csv"  # that `eval table --list` writes and `eval report` reads
 SIZES = {"mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000, "imagenette": 9_469, "imagenet": 1_281_167}
@@ -93,7 +93,7 @@ def estimates(groups: Sequence[Group], device: torch.device, timed: dict[str, fl
     result: dict[str, float] = {}
     images = {group.model: training_images(group) for group in groups if group.left()}
     todo = [group for group in groups if images.get(group.model)]
-    for group in tqdm(todo, desc="timing steps", leave=False, disable=None):
+    for group in progress(todo, desc="timing steps"):
         kind = (group.data, group.attention)
         if kind not in of_kind:
             model = repr(group.config())

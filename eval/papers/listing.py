@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from eval.papers.estimate import Time, duration, estimates, keep_times
 from eval.papers.group import LACKING, Group
@@ -17,6 +16,7 @@ from eval.papers.table_file import PAPERS, all_tables
 from eval.papers.table_spec import TableFile
 from eval.report import table as as_text
 from train.runs.environment import machine, versions
+from train.utils.progress import progress
 
 NOTE = (
     "Times are of training steps alone, from a few steps timed now on this machine ({device}), as if it had no other "
@@ -31,7 +31,7 @@ def list_tables(budget: str, root: Path | None, out: Path, device: torch.device)
     where = f"{machine(device)}; {versions()}"
     tables = list(all_tables())
     sys.stderr.write(f"Timing a few steps of {len(tables)} tables, which takes minutes on a busy machine ...\n")
-    for table in tqdm(tables, desc="tables", leave=False, disable=None):
+    for table in progress(tables, desc="tables"):
         if budget not in table.budgets:
             continue
         groups = make_plan(table, budget, root, out / (table.runs or table.name) / budget)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tqdm import tqdm
-
 from eval.papers.group import Group
 from eval.papers.measures import DIGITS, MEASURES, OF_CELLS, OF_CONFIG, SPREADS
 from eval.papers.results import Measured, Results
 from eval.papers.table_spec import TableFile
 from eval.report import Row
 from eval.statistics import holm
+from train.utils.progress import progress
 
 SHOWN = (*OF_CELLS, "published")  # options of a column that change no value
 MEASURED, NOT_RUN, NOT_BUILT, NONE = "measured", "not run", "not built", "none"
@@ -31,7 +30,7 @@ def state_of(group: Group, measure: str) -> str:
 
 def all_records(table: TableFile, results: Results) -> Iterator[dict[str, Any]]:
     """Yield a record for each cell, with its published value."""
-    bar = tqdm(results.groups.values(), desc="cells", unit="group", leave=False, disable=None)
+    bar = progress(results.groups.values(), desc="cells", unit="group")
     for group in bar:
         bar.set_postfix_str(group.model)
         for column, spec in table.columns.items():

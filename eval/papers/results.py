@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from eval.attention.token_interventions import shuffle_patches
 from eval.papers.group import Group
@@ -25,6 +24,7 @@ from train.checkpoint import Trained, load_trained
 from train.data.sizes import ONE, Size, Views
 from train.runs.folder import CHECKPOINTS
 from train.utils.imports import module_names
+from train.utils.progress import progress
 
 CHANGES = {"shuffled": ("patches shuffled", shuffle_patches)}
 ROUNDS = 7
@@ -161,7 +161,7 @@ class Results:
         def measure() -> dict[tuple[str, str, str], list[float]]:
             calls: dict[tuple[str, str, str], Call] = {}
             planned = {key: group for key, group in self.groups.items() if group.state == "planned"}
-            for key, group in tqdm(planned.items(), desc="models to time", leave=False, disable=None):
+            for key, group in progress(planned.items(), desc="models to time"):
                 model = TimedModel(group.config(), batch, self.device)
                 model.model.eval()
                 calls[key] = model.infer if folded else partial(unfolded, model.model, model.images)

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, feature_map_name
 from eval.evaluations import Evaluation
@@ -27,12 +26,14 @@ from eval.report import Row
 from eval.speed.measure import add_rounds, median_ratio, peak_bytes, power_law_exponent, relative_error, time_in_turn
 from eval.speed.methods import feature_map
 from eval.speed.reports import DECAY
+from eval.tables import line_of
 from performer_string import LOCALITIES, build_locality, grid_positions, linear_attention
 from performer_string.bias import DistanceDecay, L1Decay, RelativeBias
 from performer_string.bias.linear_time.plan import choose_plans
 from performer_string.ops.layout import Grid, TokenLayout
 from performer_string.utils.numerics import safe_divide
 from performer_string.utils.registry import lookup
+from train.utils.progress import progress
 
 EXACT = "exact"  # N x N weights, always used for few tokens
 BLOCKS = "blocks"  # exact sum of a decay of the L1 distance
@@ -183,7 +184,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     for name in options.locality:
         lookup("decay", name, decays)
     rows: list[dict[str, Any]] = []
-    for side in tqdm(sorted(options.sides), desc="lengths", leave=False, disable=None):
+    for side in progress(sorted(options.sides), desc="lengths"):
         attentions = AttentionsAtLength(options, side, device)
         times = time_in_turn(attentions.calls, options.rounds, device)
         for name, call in attentions.calls.items():
@@ -204,4 +205,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             row[title] = power_law_exponent([other["tokens"] for other in same], [other[column] for other in same])
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, DECAY)
+EVALUATION = Evaluation(
+    __doc__, add_arguments, evaluate, DECAY, line=line_of(("attention", "tokens"), "ms", "peak MiB")
+)

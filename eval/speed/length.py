@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, feature_map_name, positive_int
 from eval.evaluations import Evaluation
@@ -37,7 +36,9 @@ from eval.speed.measure import (
 from eval.speed.methods import METHODS, NARROW, AttentionMethods, near_square_grid, operations
 from eval.speed.reports import LENGTH
 from eval.speed.vit_tiny import layer_call, model_call
+from eval.tables import line_of
 from performer_string.utils.registry import lookup
+from train.utils.progress import note, progress
 
 LEVELS = {"attention": None, "layer": layer_call, "model": model_call}
 REFERENCE = "softmax"
@@ -145,7 +146,7 @@ def affordable_methods(rows: Sequence[Row], methods: Sequence[str], tokens: int,
         if seconds <= longest:
             affordable.append(name)
         else:
-            tqdm.write(
+            note(
                 f"{name} is left out at {tokens} tokens: it would take {seconds:.1f} s a call if time grew as "
                 f"N^{power:.1f}, and --longest is {longest:g}."
             )
@@ -207,7 +208,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     for name in options.levels:
         level = Level(name, attentions)
         rows: list[dict[str, Any]] = []
-        for tokens in tqdm(sorted(options.tokens), desc=name, leave=False, disable=None):
+        for tokens in progress(sorted(options.tokens), desc=name):
             calls, errors = level.calls(affordable_methods(rows, methods, tokens, options.longest), tokens)
             reference = {PRODUCT: product} if name == "attention" else {}
             times = time_in_turn({**calls, **reference}, options.rounds, device)
@@ -232,4 +233,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             add_scaling(level, rows, method, device)
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, LENGTH)
+EVALUATION = Evaluation(
+    __doc__, add_arguments, evaluate, LENGTH, line=line_of(("level", "method", "tokens"), "ms", "peak MiB")
+)

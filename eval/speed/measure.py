@@ -14,10 +14,10 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
-from tqdm import tqdm
 
 from performer_string import ViT
 from train.inspection import multiplications
+from train.utils.progress import progress
 
 SHORTEST = 0.02  # shortest time of consecutive calls on a GPU, in seconds
 Call = Callable[[], object]
@@ -112,7 +112,7 @@ def time_in_turn(calls: Mapping[K, Call], rounds: int, device: torch.device) -> 
         Times of each call in seconds, one for each round.
     """
     times: dict[K, list[float]] = {name: [] for name in calls}
-    for number in tqdm(range(rounds + 1), desc="rounds", leave=False, disable=None):
+    for number in progress(range(rounds + 1), desc="rounds"):
         for name, call in calls.items():
             duration = seconds(call, device)
             if number:

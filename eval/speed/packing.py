@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from eval.argument_types import feature_map_name, positive_int
 from eval.evaluations import Evaluation
@@ -30,7 +29,9 @@ from eval.report import Row
 from eval.speed.measure import add_rounds, median_ratio, relative_error, time_in_turn
 from eval.speed.methods import feature_options
 from eval.speed.reports import PACKING
+from eval.tables import line_of
 from performer_string import VARIANTS, ViT, ViTConfig, batch_images
+from train.utils.progress import progress
 
 
 def size_range(text: str) -> tuple[int, int]:
@@ -86,7 +87,7 @@ def call(model: ViT, images: list[Tensor], packed: bool, backward: bool) -> Tens
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each range of sides and attention."""
     todo = [(attention, sides) for attention in options.attention for sides in options.sides]
-    for attention, sides in tqdm(todo, desc="ranges", leave=False, disable=None):
+    for attention, sides in progress(todo, desc="ranges"):
         torch.manual_seed(0)
         config = ViTConfig(
             image_size=14 * options.patch_size,
@@ -118,4 +119,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         }
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, PACKING)
+EVALUATION = Evaluation(
+    __doc__, add_arguments, evaluate, PACKING, line=line_of(("attention", "sides"), "padded (ms)", "packed (ms)")
+)

@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, positive_int
 from eval.evaluations import Evaluation
@@ -32,9 +31,11 @@ from eval.speed import reports
 from eval.speed.measure import add_rounds, median_ratio, million_parameters, seconds, time_in_turn
 from eval.speed.reports import OWN, PERFORMER, PLAIN
 from eval.speed.steps import add_dtype, timm_vit, training_step
+from eval.tables import line_of
 from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
 from train.command.recipe import current_recipe, packaged_recipes
+from train.utils.progress import note, progress
 from train.utils.yaml_file import read_yaml
 
 RECIPES = packaged_recipes()
@@ -85,16 +86,14 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     """Yield a row for each recipe."""
     recipes = {Path(name).stem: read_recipe(name) for name in options.recipes}
     left = len(recipes)
-    for name, (config, own_batch) in tqdm(recipes.items(), desc="recipes", leave=False, disable=None):
+    for name, (config, own_batch) in progress(recipes.items(), desc="recipes"):
         torch.manual_seed(0)
         batch, vit = min(own_batch, options.batch_size), ViT(config)
         models = {OWN: vit, PLAIN: plain_vit(vit), PERFORMER: performer_vit(config)}
         built = {kind: model for kind, model in models.items() if model is not None}
         calls = {kind: training_step(model, config, batch, device, options.dtype) for kind, model in built.items()}
         if (once := seconds(calls[OWN], device)) > options.longest:
-            tqdm.write(
-                f"{name} is left out: a step of {batch} takes {once:.0f} s, and --longest is {options.longest:g}."
-            )
+            note(f"{name} is left out: a step of {batch} takes {once:.0f} s, and --longest is {options.longest:g}.")
             left -= 1
             continue
         times = time_in_turn(calls, options.rounds, device)
@@ -119,4 +118,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         )
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, reports.RECIPES)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, reports.RECIPES, line=line_of(("recipe",), "images/s"))

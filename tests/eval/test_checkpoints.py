@@ -106,23 +106,6 @@ def test_two_folders_have_other_test_images(tmp_path, capsys):
     assert f"would be tested on different images (root: {tmp_path}/images-a and {tmp_path}/images-b)" in said
 
 
-def test_two_models_of_one_name(tmp_path, capsys):
-    paths = [str(save(tmp_path / folder / "one")) for folder in ("a", "b")]
-    said = refusal(["--checkpoint", *paths, "--resolutions", "60"], capsys)
-    assert "two checkpoints have the same name, so that their rows would mix: one" in said
-
-
-def test_best_and_last_of_one_run(tmp_path, capsys):
-    last = save(tmp_path / "m-seed0")
-    best = last.with_name("best.ckpt")
-    best.write_bytes(last.read_bytes())
-    arguments = ["--checkpoint", str(best), str(last), "--resolutions", "60", "--images", "4"]
-    main(["resolution", *arguments, "--out", str(tmp_path / "out")])
-    _, rows = read(tmp_path / "out" / "resolution.csv")
-    assert [row["model"] for row in rows] == ["m:best-seed0", "m:last-seed0"]
-    assert "mean of 2 seeds" not in capsys.readouterr().out
-
-
 def test_runs_with_and_without_the_name_of_the_option(tmp_path, capsys):
     """In any place, where no option before them takes them for its own."""
     one, two = (str(save(tmp_path / name)) for name in ("one", "two"))

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval import checkpoints
 from eval.accuracy import ablation, resolution
 from eval.accuracy.reports import ablation_summary as summary
 from eval.accuracy.reports import plot_ablation as plot
 from eval.cli import main
+from eval.names import name_of
 from eval.report import MAJORITY
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.data.sizes import Size
@@ -43,7 +43,7 @@ def test_differences_are_to_the_reference_in_any_order(names, monkeypatch):
     accuracy = {"recipe-seed0": 90.0, "other-seed0": 70.0}
 
     def evaluate(options, device):
-        for name in map(checkpoints.name_of, options.checkpoint):
+        for name in map(name_of, options.checkpoint):
             yield {"model": name, "resolution": Size.of(60), "accuracy": accuracy[name]}
 
     monkeypatch.setattr(resolution, "evaluate", evaluate)
