@@ -152,7 +152,7 @@ def _softmax_with_bias(
         if locality.normalised:
             logits = logits + locality.log_matrix(layout.positions, layout.num_prefix).to(dtype)
         if key_bias is not None:
-            logits = logits + key_bias[:, :, None]
+            logits = logits + key_bias[:, :, None].to(dtype)
         if key_mask is not None:
             logits = logits.masked_fill(~key_mask[:, None, None], -torch.inf)
         no_keys = None

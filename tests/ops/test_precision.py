@@ -7,9 +7,17 @@ from itertools import product
 import pytest
 import torch
 
-from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
+from performer_string import (
+    build_feature_map,
+    build_locality,
+    grid_positions,
+    linear_attention,
+    rotated_feature_attention,
+    softmax_attention,
+)
 from performer_string.ops import reference
-from tests.helpers.maps import KINDS, draw, make_map, reference_features
+from tests.helpers.cases import case
+from tests.helpers.maps import KINDS, compare, draw, make_map, reference_features
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -31,13 +39,44 @@ def test_low_precision_is_close_to_the_definition_in_float64(name, dtype):
         torch.testing.assert_close(a.double(), b, rtol=5 * tolerance, atol=5 * tolerance * float(b.abs().max()))
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_autocast_does_not_reach_the_features(name):
-    phi = make_map(name, 2, 16, 64)
-    q, k, v = torch.randn(3, 1, 2, 40, 16)
-    plain = linear_attention(q, k, v, phi)
-    with torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(linear_attention(q, k, v, phi), plain, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("name", [*KINDS, "elu"])
+@pytest.mark.usefixtures("both_sums")
+def test_autocast_changes_no_attention_of_float32(name):
+    """Whichever way its sums are computed: values, and gradients of what was computed under autocast."""
+    phi, (q, k, v), bias = make_map(name, 2, 16, 64), draw((1, 2, 40, 16), torch.float32), torch.randn(1, 2, 40)
+    plain, normalised = (build_locality("gaussian", num_heads=2, normalised=each) for each in (False, True))
+    places = {"positions": grid_positions((5, 8))}
+    ways = {
+        "features": lambda: linear_attention(q, k, v, phi),
+        "a bias": lambda: linear_attention(q, k, v, phi, key_bias=bias),
+        "a locality": lambda: linear_attention(q, k, v, phi, locality=plain, key_bias=bias, **places),
+        "a normalised locality": lambda: linear_attention(q, k, v, phi, locality=normalised, key_bias=bias, **places),
+        "rotated features": lambda: rotated_feature_attention(q, k, v, phi, key_bias=bias),
+        "softmax": lambda: softmax_attention(q, k, v, locality=plain, key_bias=bias, **places),
+    }
+    for way, attend in ways.items():
+        exact = attend()
+        with case(way), torch.autocast("cpu", torch.bfloat16):
+            out = attend()
+        compare(out, exact, [q, k, v], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*KINDS, "elu"])
+@pytest.mark.usefixtures("both_sums")
+def test_the_type_of_a_bias_changes_nothing(name):
+    """A bias is not rounded to the type of the queries, nor computed in its own."""
+    phi, bias = make_map(name, 2, 8), (10 + 3 * torch.randn(2, 2, 12)).bfloat16()
+    q, k, v = torch.randn(3, 2, 2, 12, 8)
+    locality = build_locality("gaussian", num_heads=2)
+    for options in ({}, {"locality": locality, "positions": grid_positions((3, 4))}):
+        for attend in (
+            lambda given, options=options: linear_attention(q, k, v, phi, key_bias=given, **options),
+            lambda given, options=options: softmax_attention(q, k, v, key_bias=given, **options),
+        ):
+            exact = attend(bias.float())
+            assert attend(bias.double()).dtype == torch.float32
+            for given in (bias, bias.double()):
+                torch.testing.assert_close(attend(given), exact, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["favor+hyperbolic", "arc-cosine-1", "arc-cosine-16", "polynomial-lower"])
