@@ -109,6 +109,10 @@ class TestEvery:
             pair = phi.pair(x, x)
         assert {features.dtype, pair[0].dtype, pair[1].dtype} == {torch.float32}
         assert_close(features, phi.queries(x.float()), rtol=1e-5, atol=1e-6)
+        if not case.is_own:
+            with torch.autocast("cpu", torch.bfloat16):
+                kernel = phi.log_kernel(x, x[:, :, :3])
+            assert_close(kernel, phi.log_kernel(x.float(), x[:, :, :3].float()), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("case", RANDOM, ids=lambda case: case.id)

@@ -122,6 +122,26 @@ def test_a_query_whose_keys_are_out_of_reach_or_masked_is_zero():
         assert all(x.isfinite().all() for x in torch.autograd.grad(out.sum(), (q, k, v)))
 
 
+class Earlier(RelativeBias):
+    """Weight of the tokens before a token on a line, and zero of itself and those behind it."""
+
+    def of_offsets(self, offsets):
+        return (offsets.sum(-1) > 0).to(offsets.dtype)[None]
+
+
+@pytest.mark.usefixtures("both_sums")
+def test_a_query_without_keys_and_without_a_mask_is_zero():
+    q, k, v = draw((1, 2, 6, 4), torch.float32)
+    arguments = {"locality": Earlier(2, normalised=True), "positions": grid_positions((6,))}
+    for out in (
+        softmax_attention(q, k, v, **arguments),
+        linear_attention(q, k, v, make_map("favor+", 2, 4), **arguments),
+    ):
+        assert (out[:, :, 0] == 0).all()
+        torch.testing.assert_close(out[:, :, 1], v[:, :, 0])
+        assert all(x.isfinite().all() for x in torch.autograd.grad(out.square().sum(), (q, k, v)))
+
+
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.usefixtures("both_sums")
 def test_queries_of_another_type_than_keys(name):

@@ -14,7 +14,7 @@ from tests.helpers.small_vit import large, vit
 
 def test_autocast_does_not_reach_backward_passes():
     """Of the library's autograd functions. Operations that torch differentiates follow torch's rules."""
-    for name in ("favor+", "arc-cosine-3"):
+    for name in (*KINDS, "polynomial-lower"):
         phi, upstream = make_map(name, 2, 6), torch.randn(1, 2, 400, 6)
         leaves = [torch.randn(1, 2, 400, 6, requires_grad=True) for _ in range(3)]
         plain = torch.autograd.grad(linear_attention(*leaves, phi), leaves, upstream)
