@@ -48,12 +48,14 @@ def test_a_gate_multiplies_the_weights_of_keys(name):
     torch.testing.assert_close(gated, (expected / expected.sum(-1, keepdim=True)).to(gated.dtype), rtol=1e-4, atol=1e-6)
 
 
-def test_logits_of_a_gate_are_not_rounded_under_autocast():
+def test_logits_of_a_gate_are_not_rounded_under_autocast_or_in_16_bits():
     attention, tokens = vit(attention="softmax", key_gate=True).float().blocks[0].attention, torch.randn(2, 24, 24)
     gate = torch.randn_like(attention.gate)
     expected = gate_logits(tokens, gate)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(gate_logits(tokens, gate), expected)
+    low = tokens.bfloat16(), gate.bfloat16()
+    assert torch.equal(gate_logits(*low), gate_logits(*(x.float() for x in low)))
 
 
 def test_performer_pytorch_has_no_gate():

@@ -153,6 +153,13 @@ def test_weights_of_torch_in_a_layer_of_the_meta_device(assign, learned):
     assert torch.equal(mine.backend.phi.projection, expected.bfloat16())
 
 
+def test_features_of_a_state_dict_come_before_those_of_the_seed():
+    """Also on the meta device, where the layer has no draw of its own."""
+    trained, mine = MultiheadAttention(16, 2, seed=1), MultiheadAttention(16, 2, seed=5, device="meta")
+    mine.load_state_dict(trained.state_dict(), assign=True)
+    assert torch.equal(mine.backend.phi.projection, trained.backend.phi.projection)
+
+
 def test_a_package_that_draws_by_itself_has_no_features_on_the_meta_device():
     mine = MultiheadAttention(16, 2, attention="performer-pytorch").to("meta")
     with pytest.raises(RuntimeError, match=r"Missing key\(s\) .* \"backend.fast.projection_matrix\""):

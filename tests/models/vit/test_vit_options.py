@@ -136,6 +136,9 @@ def test_attention_pooling_in_low_precision_rounds_its_result_alone():
     pool, x = AttentionPool(12, 3), torch.randn(2, 200, 12).bfloat16()
     torch.nn.init.normal_(pool.query, std=3.0)
     assert torch.equal(pool(x), pool(x.float()).bfloat16())
+    exact = pool(x.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(pool(x.float()), exact)
     low = copy.deepcopy(pool).bfloat16()
     assert torch.equal(low(x), copy.deepcopy(low).float()(x.float()).bfloat16())
 
