@@ -1,9 +1,12 @@
 """Losses by name, against their equations, and weights of the classes."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn import functional as F
 
+from performer_string import ViTConfig
 from tests.helpers.small_vit import SMALL
 from train.loss import LOSSES, LossConfig, balanced_weights, class_weights, soft_labels
 from train.module import ImageClassifier
@@ -107,3 +110,20 @@ def test_loss_of_the_classifier_and_of_a_subclass(monkeypatch):
     torch.testing.assert_close(losses[ImageClassifier], expected)
     torch.testing.assert_close(losses[Mine], 3 * expected)
     assert classifier.hparams["loss"] == {"name": "bce", "class_weights": None, "focal_gamma": 2.0}
+
+
+def test_a_training_step_has_the_class_weights_of_its_data_and_the_penalty_of_the_encoding(images, monkeypatch):
+    data = images(train={"a": 30, "b": 10})
+    vit = ViTConfig(image_size=8, patch_size=4, in_channels=3, num_classes=2, width=16, depth=1, num_heads=2)
+    classifier = ImageClassifier(vit, OptimConfig(encoding_l2=0.3), loss=LossConfig(class_weights="balanced"))
+    torch.nn.init.normal_(classifier.vit.head.weight)
+    monkeypatch.setattr(ImageClassifier, "trainer", SimpleNamespace(datamodule=data))
+    monkeypatch.setattr(ImageClassifier, "log", lambda *args, **kwargs: None)
+    data.setup("fit")
+    classifier.setup("fit")
+    batch, targets = torch.randn(5, 3, 8, 8), torch.tensor([0, 1, 1, 0, 1])
+    weights = torch.tensor([1 / 3, 1.0])  # up to a factor, which the weighted mean does not have
+    penalty = 0.3 * sum(p.square().sum() for p in classifier.vit.encoding.parameters())
+    assert penalty > 1e-3
+    expected = F.cross_entropy(classifier(batch), targets, weights) + penalty
+    torch.testing.assert_close(classifier.training_step((batch, targets), 0), expected)

@@ -29,6 +29,17 @@ def test_generators_have_a_rate_a_decay_and_a_penalty_of_their_own():
     assert encoding_penalty(ViT(ViTConfig(**VIT, encoding="none")), 0.25) == 0
 
 
+@pytest.mark.parametrize("changes", [{"encoding_lr": 1e-4}, {"encoding_weight_decay": 1e-5}], ids=str)
+def test_a_rate_or_a_decay_alone_makes_a_group_of_the_encoding(changes):
+    """What is not given is that of the others; an encoding without parameters has no group."""
+    groups = parameter_groups(ViT(ViTConfig(**VIT)), OptimConfig(lr=1e-3, **changes))
+    assert [group["name"] for group in groups] == ["decayed", "undecayed", "encoding"]
+    given = {"encoding_lr": 1e-3, "encoding_weight_decay": 0.0, **changes}
+    assert (groups[2]["lr"], groups[2]["weight_decay"]) == tuple(given.values())
+    groups = parameter_groups(ViT(ViTConfig(**VIT, encoding="none")), OptimConfig(**changes))
+    assert [group["name"] for group in groups] == ["decayed", "undecayed"]
+
+
 @pytest.mark.parametrize("encoding", ["absolute", "cayley-string", "circulant-string", "rope-mixed"])
 def test_only_weights_of_linear_layers_decay(encoding):
     model = ViT(ViTConfig(**{**VIT, "encoding": encoding, "registers": 1, "qk_norm": True}))

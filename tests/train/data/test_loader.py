@@ -66,6 +66,12 @@ def test_restored_loader_continues(workers, done):
     assert len(back) == 5
 
 
+def test_a_run_that_has_taken_no_step_goes_on_with_any_batch_size():
+    load = loader(batch_size=3)
+    load.load_state_dict(loader(batch_size=4).state_dict())
+    assert batches(load) == batches(loader(batch_size=3))
+
+
 def test_epochs_are_distinct_permutations():
     load = loader(size=24)
     epochs = []

@@ -81,8 +81,16 @@ def test_draws_cover_all_crops_and_change_with_epoch_and_seed():
     assert sorted(set(map(tuple, corners.tolist()))) == [(y, x) for y in range(3) for x in range(3)]
     assert 0.45 < flipped.float().mean() < 0.55
     assert min(turns.bincount(minlength=4)) > 400
-    for seed, epoch in ((0, 1), (1, 0)):
-        assert not torch.equal(AugmentedInMemory(images, ["flip"], seed).draws(epoch)[1], flipped)
+    first, again = AugmentedInMemory(images, ["flip"], 0), AugmentedInMemory(images, ["flip"], 0)
+    first.draws(1)  # as a run that was not resumed had drawn
+    for drawn, same, changed in zip((corners, flipped, turns), first.draws(0), first.draws(1), strict=True):
+        assert torch.equal(drawn, same)
+        assert not torch.equal(drawn, changed)
+    for drawn, resumed, other in zip(
+        first.draws(1), again.draws(1), AugmentedInMemory(images, ["flip"], 1).draws(1), strict=True
+    ):
+        assert torch.equal(drawn, resumed)
+        assert not torch.equal(drawn, other)
 
 
 def test_same_images_as_one_by_one(image_folder):

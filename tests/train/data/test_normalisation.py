@@ -80,6 +80,13 @@ def test_only_images_that_are_trained_on_are_measured(tmp_path):
     assert again.pixels.mean == data.pixels.mean
 
 
+def test_pixels_may_stay_as_they_are():
+    """With a mean of 0 and a standard deviation of 1."""
+    images = torch.tensor([0, 51, 255], dtype=torch.uint8).view(1, 1, 1, 3)
+    normalised = ImageData("arrow", mean=[0.0], std=[1.0]).normalise(images)
+    torch.testing.assert_close(normalised, images / 255)
+
+
 def test_a_mean_that_is_given_is_not_measured():
     with pytest.raises(ValueError, match=r"measure_mean measures both mean and std: leave these two out, not \[0.5\]"):
         ImageData("arrow", mean=[0.5], measure_mean=True)
