@@ -203,6 +203,14 @@ def test_softmax_checks_the_feature_map_that_it_does_not_use(changes, message):
         MultiheadAttention(12, 2, attention="softmax", **given)
 
 
+def test_the_packages_attention_names_an_option_that_it_has_not():
+    pytest.importorskip("performer_pytorch")
+    options = {"num_features": 8, "order": 2}
+    build_attention("performer-pytorch", head_dim=6, num_heads=2, feature_map="arc-cosine", feature_options=options)
+    with pytest.raises(ValueError, match="performer-pytorch with 'favor\\+' has no option 'order'"):
+        build_attention("performer-pytorch", head_dim=6, num_heads=2, feature_options=options)
+
+
 @pytest.mark.parametrize(
     ("part", "message"),
     [

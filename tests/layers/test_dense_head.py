@@ -69,6 +69,9 @@ def test_dense_models_fold_and_come_back_from_a_folder(tmp_path):
     assert torch.equal(ViT.from_pretrained(tmp_path)(images), model(images))
 
 
+GAPS = torch.arange(12)[None] != 5  # of 4 x 3 patches
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -77,6 +80,8 @@ def test_dense_models_fold_and_come_back_from_a_folder(tmp_path):
         (lambda: vit(head="dense", image_size=[8, 8, 8], patch_size=4), "with patches of 3 dimensions"),
         (lambda: vit(head="dense", pool="map"), "a dense head pools nothing: leave out pool='map'"),
         (lambda: vit(head="dense")([torch.randn(2, 16, 24)]), "not a list of images"),
+        (lambda: vit(head="dense")(torch.randn(1, 2, 16, 24), patch_mask=GAPS), "a mask with gaps"),
+        (lambda: vit(head="dense")(torch.randn(1, 2, 16, 24), patch_mask=GAPS & ~GAPS), "a mask with gaps"),
         (lambda: vit(head="dense").forward_head(torch.randn(1, 12, 24)), "call a model with a dense head itself"),
     ],
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+
 import pytest
 import timm
 import torch
@@ -33,6 +36,17 @@ def test_places_and_models_that_cannot_be_changed():
         performerize(model)
     with pytest.raises(ValueError, match="was changed by performerize: make the ViT before"):
         from_timm(model)
+
+
+def test_a_value_map_needs_heads_as_wide_as_the_tokens():
+    """Heads may be of another width, and without a value map they stay so."""
+    if "attn_head_dim" not in inspect.signature(timm.layers.Attention).parameters:
+        pytest.skip("this version of timm has no such heads")
+    model = timm.create_model("vit_tiny_patch16_224", embed_dim=24, depth=2, num_heads=2, img_size=32)
+    model.blocks[1].attn = timm.layers.Attention(24, num_heads=2, attn_head_dim=8)
+    performerize(copy.deepcopy(model))
+    with pytest.raises(ValueError, match="block 1 has 2 of width 8, and tokens of width 24"):
+        performerize(model, values="gating")
 
 
 @pytest.mark.parametrize(

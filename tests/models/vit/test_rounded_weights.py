@@ -28,8 +28,8 @@ PARTS = {
 
 
 def compare(model, dtype):
-    images, mask = torch.randn(2, 2, 16, 24), torch.ones(2, 4, 3, dtype=torch.bool)
-    mask[1, 3:] = False  # the second image is lower, and padded
+    images, mask = torch.randn(2, 2, 24, 40), torch.ones(2, 6, 5, dtype=torch.bool)  # larger than in training
+    mask[1, 4:] = False  # the second image is lower, and padded
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.2)
     model = model.to(dtype).eval()

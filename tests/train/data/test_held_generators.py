@@ -56,9 +56,17 @@ def within_a_function():
     return lambda: generator.random()
 
 
+def with_defaults():
+    def draw(first=np.random.default_rng(3), *, second=random.Random(3)) -> float:  # noqa: B008
+        return first.random() + second.random()
+
+    return draw
+
+
 HELD = {
     "numpy": lambda: functools.partial(np.random.Generator.random, np.random.default_rng(3)),
     "a function": within_a_function,
+    "defaults": with_defaults,
     "a module": lambda: draw_by_a_module,
     "shared": Shared,
     "a class": OfAClass,
