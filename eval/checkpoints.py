@@ -22,6 +22,7 @@ from train.checkpoint import Trained, load_trained
 from train.data.sizes import ONE, Size, ascending, image_size, views_of
 from train.data.tasks import change_task
 from train.intervals import accuracy_percent
+from train.runs.folder import CONFIG, METRICS, run_of
 from train.testing import count_right
 from train.utils.progress import progress
 
@@ -120,6 +121,7 @@ def load_models(options: argparse.Namespace, head: str = "class") -> list[Traine
     for trained, name in zip(models, names, strict=True):
         trained.name = name
         check_head(trained.classifier.vit, name, head)
+        say_unfinished(trained)
     check_same_classes(models)
     for trained in models:
         take_root(trained.data, options.root, trained.name)
@@ -139,6 +141,14 @@ def load_models(options: argparse.Namespace, head: str = "class") -> list[Traine
                 raise ValueError(f"{trained.name}: {error}") from None
     check_same_images(models, options)
     return models
+
+
+def say_unfinished(trained: Trained) -> None:
+    """Write a line about a model whose training goes on, or was stopped."""
+    run, steps = run_of(trained.path.absolute()), trained.settings["steps"]
+    if run is not None and (run / CONFIG).is_file() and not (run / METRICS).is_file():
+        which = f"of step {steps}" if isinstance(steps, int) else "that was the best so far"
+        sys.stderr.write(f"The run {trained.name} is not finished: its checkpoint {which} is evaluated.\n")
 
 
 def take_root(data: ImageData, root: str | None, name: str) -> None:

@@ -148,7 +148,7 @@ EVALUATIONS: dict[str, Entry] = {
     ),
     "ablation": Entry(
         "eval.accuracy.ablation",
-        "accuracy of models with one thing changed at a time, as differences to the baseline recipe, seed by seed",
+        "accuracy of models with one thing changed at a time, less that of the baseline recipe",
         "eval.accuracy.reports:ABLATION",
     ),
     "compare": Entry(

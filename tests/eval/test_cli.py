@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from eval.cli import build_parser, main, parse_arguments
-from eval.evaluations import EVALUATIONS, Command
+from eval.evaluations import EVALUATIONS, Command, Entry
 from tests.helpers.checkpoints import read, save
 from tests.helpers.pages import REPOSITORY
 
@@ -71,6 +71,80 @@ def test_help_of_an_evaluation_says_what_it_answers(capsys):
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert "hyperbolic FAVOR+                     sqrt((e^s + e^-s - 2) / m)" in lines  # a formula in a line
     assert "resolution" in build_parser().format_help()
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]], ids=str)
+def test_the_list_of_evaluations_has_a_line_for_each(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    said = capsys.readouterr()
+    assert (stop.value.code, said.err) == (0, "")
+    lines = said.out.splitlines()
+    names = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert sorted(names) == sorted(EVALUATIONS)
+    assert max(map(len, lines)) <= 105
+    assert "  resolution  accuracy per resolution, with 95 % intervals, beside the majority baseline" in lines
+    assert "Your own:" not in lines
+
+
+def test_an_evaluation_of_ones_own_is_in_the_list(monkeypatch, capsys):
+    monkeypatch.setitem(EVALUATIONS, "calibration", Entry("mine", "calibration error"))
+    with pytest.raises(SystemExit):
+        main([])
+    assert "Your own:\n  calibration calibration error\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["resolutoin", "a"],
+            "error: unknown evaluation 'resolutoin'. Did you mean 'resolution'? python",
+        ),
+        (["xyzzy"], "error: unknown evaluation 'xyzzy'. Known: resolution, table, report,"),
+        (["FOLDER"], "It is a path: the evaluation comes before it, as in python -m eval resolution FOLDER. python"),
+        (
+            ["--checkpoint", "a"],
+            "error: the name of an evaluation comes first, and not --checkpoint. python",
+        ),
+        (
+            ["resolution"],
+            "required: RUN. RUN is a run's folder (for its last checkpoint), a checkpoint, or a published",
+        ),
+        (["predict"], "usage: python -m eval predict [options] RUN IMAGE|FOLDER [IMAGE|FOLDER ...]\n"),
+        (["resolution", "--split", "tset", "a"], "argument --split: invalid choice: 'tset'"),
+        (
+            ["resolution", "FOLDER"],
+            "It is no folder of a run, which has checkpoints/last.ckpt or",
+        ),
+        (["resolution", "FOLDER/begun"], "It is the folder of a run without a checkpoint: it was stopped before the"),
+        (["resolution", "FOLDER/no"], "there is no checkpoint FOLDER/no. Give the folder of a run, a checkpoint, or"),
+        (["compare", "one"], "there is no checkpoint one. Did you mean runs/one?"),
+    ],
+    ids=str,
+)
+def test_what_was_given_and_what_was_expected(arguments, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / "folder" / "begun" / "checkpoints").mkdir(parents=True)
+    save(tmp_path / "runs" / "one")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main([argument.replace("FOLDER", "folder") for argument in arguments])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert message.replace("FOLDER", "folder") in error or message in error
+    assert len(error.splitlines()) <= 3
+
+
+def test_runs_that_are_not_finished(tmp_path, capsys):
+    for name, finished in (("one", False), ("two", True)):
+        path = save(tmp_path / name)
+        torch.save({**torch.load(path, weights_only=True), "global_step": 7}, path)
+        (tmp_path / name / "config.yaml").touch()
+        if finished:
+            (tmp_path / name / "metrics.json").touch()
+    main(["resolution", str(tmp_path / "one"), str(tmp_path / "two"), "--resolutions", "60", "--images", "4"])
+    said = "The run one is not finished: its checkpoint of step 7 is evaluated.\n"
+    assert capsys.readouterr().err == said
 
 
 def test_splits_by_default():

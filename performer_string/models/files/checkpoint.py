@@ -61,9 +61,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         found = find_checkpoint(path)
         kind = "published model" if is_published(found) else "run"
         hint = f" It is the folder of a {kind}: give {found}." if found != path else ""
-        if not hint and path.is_dir():
-            hint = folder_hint(path)
-        hint = hint or nearest_path(path)
+        hint = hint or (folder_hint(path) if path.is_dir() else missing_hint(path))
         raise CheckpointError(f"there is no checkpoint {path}.{hint}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -84,9 +82,24 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     return content
 
 
+def missing_hint(path: Path) -> str:
+    """Return a hint to the path to give in place of one that does not exist."""
+    places = (Path(place) / path for place in ("runs", "models"))
+    found = [place for place in places if not path.is_absolute() and find_checkpoint(place) != place]
+    hint = f" Did you mean {found[0]}?" if found else nearest_path(path)
+    return hint or " Give the folder of a run, a checkpoint, or the folder of a published model."
+
+
 def folder_hint(path: Path) -> str:
     """Return a hint to the path to give in place of a folder that is neither a run nor a published model."""
+    if (path / "config.yaml").is_file() or (path / "checkpoints").is_dir():
+        return (
+            " It is the folder of a run without a checkpoint: it was stopped before the first one, or has not come to "
+            "it. Train it again, or wait."
+        )
     within = [find_checkpoint(each) for each in path.iterdir() if each.is_dir() and find_checkpoint(each) != each]
     if any(map(is_published, within)):
         return f" It is a folder of published models: give {path}/NAME."
-    return f" It is a folder of runs: give {path}/*/{FILES[0]}." if within else ""
+    if within:
+        return f" It is a folder of runs: give {path}/*/{FILES[0]}."
+    return f" It is no folder of a run, which has {' or '.join(FILES)}, and of no published model, which has {WEIGHTS}."
