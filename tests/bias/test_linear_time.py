@@ -36,13 +36,14 @@ EXPONENTIAL = [((200,), (0.7, 30, 390)), ((700,), (5,)), ((13, 18), (1,)), ((17,
 )
 @pytest.mark.usefixtures("over_grid")
 def test_sum_is_the_definition_within_its_bounds(regime, name, grid, monkeypatch):
-    """At sigma from half a patch to twice the grid, also with one for each axis, with prefix tokens."""
+    """At sigma from half a patch to twice the grid, or one for each axis, with prefix tokens and steps that differ."""
     use_regime(monkeypatch, regime)
     each_axis = [share * n for share, n in zip((0.6, 0.15, 0.4), grid, strict=False)]
+    steps = torch.tensor([1.0, 0.5, 0.75])[: len(grid)]
     for sigma in (0.5, *(share * max(grid) for share in (0.1, 0.5, 1, 2)), each_axis, each_axis[::-1]):
         with case("sigma", sigma):
             locality = decay(name, sigma)
-            positions = torch.cat([torch.zeros(2, len(grid)), 0.7 + grid_positions(grid)]).double()
+            positions = torch.cat([torch.zeros(2, len(grid)), 0.7 + grid_positions(grid) * steps]).double()
             fq, fk, v = inputs(len(positions))
             slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions), 2)
             fast = locality.numerator(fq, fk, v, TokenLayout(positions, num_prefix=2))
