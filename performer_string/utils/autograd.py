@@ -15,7 +15,7 @@ from performer_string.utils.dtype import without_autocast
 F = TypeVar("F", bound=Callable[..., Any])
 
 SECOND_DERIVATIVE = (
-    "fused linear attention has first derivatives only, and sums with a locality as well. For second ones write it out "
+    "fused linear attention has first derivatives only, and so have sums with a locality. For second ones write it out "
     "with phi.pair(q, k), or use the feature map polynomial without a locality."
 )
 

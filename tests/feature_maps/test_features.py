@@ -23,7 +23,8 @@ def test_every_feature_map_is_tested():
 class TestEvery:
     def test_features_are_their_definition(self, case):
         phi, x = case.make(), torch.randn(3, 2, 5, 6, dtype=torch.float64)
-        assert phi.queries(x).shape == phi.keys(x).shape == (3, 2, 5, phi.num_features)
+        for features in (phi.queries(x), phi.keys(x)):
+            assert features.shape == (3, 2, 5, phi.num_features), "features are [B, H, N, num_features]"
         assert torch.equal(phi(x), phi.queries(x))
         expected = None if case.is_own else case.features(phi, x)
         if expected is None:
@@ -56,7 +57,9 @@ class TestEvery:
     def test_homogeneous_maps_and_no_others_ignore_a_temperature(self, case):
         phi, (q, k) = case.make(), torch.randn(2, 3, 2, 5, 6, dtype=torch.float64)
         change = reference.linear_weights(*phi.pair(q * 1.5, k * 1.5)) - reference.linear_weights(*phi.pair(q, k))
-        assert change.abs().max() < 1e-12 if phi.homogeneous else change.abs().max() > 1e-3
+        largest = change.abs().max().item()
+        ignored = largest < 1e-12 if phi.homogeneous else largest > 1e-3
+        assert ignored, f"degree is {phi.degree}, and 1.5 times the queries and keys change weights by {largest:.1e}"
 
     def test_isotropic_maps_and_no_others_ignore_a_rotation(self, case):
         """Random maps do so only in the mean over draws."""
@@ -65,7 +68,9 @@ class TestEvery:
         phi, (q, k) = case.make(), torch.randn(2, 1, 2, 4, 6, dtype=torch.float64)
         rotation = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0]
         change = phi.queries(q @ rotation) @ phi.keys(k @ rotation).mT - phi.queries(q) @ phi.keys(k).mT
-        assert change.abs().max() < 1e-10 if phi.isotropic else change.abs().max() > 1e-3
+        largest = change.abs().max().item()
+        ignored = largest < 1e-10 if phi.isotropic else largest > 1e-3
+        assert ignored, f"isotropic is {phi.isotropic}, and one rotation of q and k changes the kernel by {largest:.1e}"
 
     def test_pair_has_the_weights_of_the_features(self, case):
         phi, (q, k) = case.make(), torch.randn(2, 3, 2, 5, 6, dtype=torch.float64)
@@ -103,17 +108,27 @@ class TestEvery:
                 assert ((fq @ fk.sum(-2)[..., None]) > 0).all()
 
     def test_half_precision_and_autocast_give_float32(self, case):
+        """Where the map is called by itself. A map of one's own is called by attention alone, in float32 or better."""
+        if case.is_own:
+            return
         phi, x = case.make().float(), torch.randn(1, 2, 5, 6).bfloat16()
+        low = x - 4  # negative entries, which the kernel of elu divides by the largest
         with torch.autocast("cpu", torch.bfloat16):
-            features = phi.queries(x.float() if case.is_own else x)  # a layer gives float32 or better
-            pair = phi.pair(x, x)
+            features, pair = phi.queries(x), phi.pair(x, x)
+            kernel = phi.log_kernel(low, low[:, :, :3])
         assert {features.dtype, pair[0].dtype, pair[1].dtype} == {torch.float32}
         assert_close(features, phi.queries(x.float()), rtol=1e-5, atol=1e-6)
-        if not case.is_own:
-            low = x - 4  # negative entries, which the kernel of elu divides by the largest
-            with torch.autocast("cpu", torch.bfloat16):
-                kernel = phi.log_kernel(low, low[:, :, :3])
-            assert_close(kernel, phi.log_kernel(low.float(), low[:, :, :3].float()), rtol=1e-5, atol=1e-6)
+        assert_close(kernel, phi.log_kernel(low.float(), low[:, :, :3].float()), rtol=1e-5, atol=1e-6)
+
+    def test_attention_computes_features_in_float32(self, case):
+        """Within autocast, and in a model of 16 bits, whose weights the map casts to the type of its inputs."""
+        phi, (q, k, v) = case.make().float(), torch.randn(3, 1, 2, 5, 6)
+        q, k = q.bfloat16(), k.bfloat16()
+        expected = linear_attention(q.float(), k.float(), v, phi)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert_close(linear_attention(q, k, v, phi), expected, rtol=1e-5, atol=1e-6)
+        types = {x.dtype for x in phi.bfloat16().pair(q.float(), k.float())}
+        assert types == {torch.float32}
 
 
 @pytest.mark.parametrize("case", RANDOM, ids=lambda case: case.id)

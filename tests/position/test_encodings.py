@@ -43,7 +43,8 @@ class TestEvery:
                 assert generators.shape == (2, variant.coord_dim, 12, 12)
                 assert_close(generators, -generators.mT)
                 matrix = encoding(positions).matrix().expand(2, -1, -1, -1)
-                assert_close(matrix, exponentials(encoding, positions), rtol=0, atol=1e-9)
+                with naming("R(r) is not exp(sum_k r_k L_k), whose plane p is that of dimensions p and p + d / 2"):
+                    assert_close(matrix, exponentials(encoding, positions), rtol=0, atol=1e-9)
 
     def test_rotate_agrees_with_matrix_in_inner_products(self, name, qk):
         for variant in variants(name):
