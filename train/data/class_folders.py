@@ -16,7 +16,7 @@ from torchvision import datasets
 from performer_string.images.normalisation import BACKGROUND
 from performer_string.images.reading import open_image
 from performer_string.utils.log import warn_once
-from train.data.folders import check_class_names, classes_in, labelled_images
+from train.data.folders import EmptyClassError, check_class_names, classes_in, labelled_images
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +66,9 @@ class ClassFolders(datasets.ImageFolder):
             )
         return image
 
-    @staticmethod
-    def make_dataset(
+    @classmethod
+    def make_dataset(  # torchvision has a static one, which does not know what the files are
+        cls,
         directory: str | Path,
         class_to_idx: dict[str, int],
         extensions: Any = None,
@@ -76,7 +77,7 @@ class ClassFolders(datasets.ImageFolder):
     ) -> list[tuple[str, int]]:
         """Return the paths of the images with their labels; arguments are those of torchvision's `DatasetFolder`."""
         assert is_valid_file is not None
-        return labelled_images(str(directory), class_to_idx, is_valid_file)
+        return labelled_images(str(directory), class_to_idx, is_valid_file, cls.kind)
 
     def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
         classes = classes_in(Path(directory))
@@ -134,6 +135,8 @@ def read_folder(folder: Path, kind: type[ClassFolders]) -> ClassFolders:
     """Return the dataset of a folder of classes, or raise a FileNotFoundError with the expected layout."""
     try:
         return kind(folder)
+    except EmptyClassError:  # its message is sufficient
+        raise
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{folder} must hold a folder of {kind.kind} for each class: {error}") from error
 

@@ -15,6 +15,10 @@ log = logging.getLogger(__name__)
 NOT_LOOKED_INTO = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}  # folders of copies and thumbnails made by operating systems
 
 
+class EmptyClassError(FileNotFoundError):
+    """A folder of a class holds no file that can be an item of the data."""
+
+
 def is_hidden(name: str) -> bool:
     """Return whether a file or folder is to be ignored, such as .ipynb_checkpoints, .thumbs or .Trash-1000."""
     return name.startswith(".") or name in NOT_LOOKED_INTO
@@ -78,24 +82,28 @@ def files_in(folder: str) -> dict[str, str]:
     return dict(sorted(files.items(), key=lambda pair: os.path.split(pair[1])))
 
 
-def labelled_images(root: str, classes: dict[str, int], is_image: Callable[[str], bool]) -> list[tuple[str, int]]:
+def labelled_images(
+    root: str, classes: dict[str, int], is_image: Callable[[str], bool], kind: str = "images"
+) -> list[tuple[str, int]]:
     """Return the paths of the images in class folders, each with its label.
 
     Args:
         root: folder that contains a folder for each class.
         classes: labels by the names of these folders.
         is_image: function that returns whether a path is that of an image.
+        kind: what the files are, for errors.
 
     Raises:
-        FileNotFoundError: a class without an image.
+        EmptyClassError: classes without an image; the message names all of them.
         ValueError: an image that belongs to two classes through links.
     """
     samples: list[tuple[str, int]] = []
     known: dict[str, str] = {}
+    empty: list[str] = []
     for name in sorted(classes):
         images = {real: path for real, path in files_in(os.path.join(root, name)).items() if is_image(path)}
         if not images:
-            raise FileNotFoundError(f"there is no image in {os.path.join(root, name)}.")
+            empty.append(os.path.join(root, name))
         for real in images.keys() & known.keys():
             raise ValueError(
                 f"{known[real]} and {images[real]} are the same image by a link, in two classes: an image has one "
@@ -103,4 +111,9 @@ def labelled_images(root: str, classes: dict[str, int], is_image: Callable[[str]
             )
         known |= images
         samples += [(path, classes[name]) for path in images.values()]
+    if empty:
+        raise EmptyClassError(
+            f"there are no {kind} in {', '.join(map(printable, empty))}. Each folder in {printable(root)} is a class: "
+            f"put {kind} into those without any, or take these folders away."
+        )
     return samples

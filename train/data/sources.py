@@ -16,6 +16,7 @@ from performer_string.images.normalisation import NORMALISATION, grey_level
 from train.data.class_folders import ClassFolders as ClassFolders
 from train.data.class_folders import UnsplitFolderError, image_folder, validation_folder
 from train.data.classes import labels_of
+from train.data.folders import EmptyClassError
 from train.data.generated import GeneratedTask
 from train.data.hub import hub_images, hub_validation, webdataset_images, webdataset_validation
 from train.data.mask_folders import LAYOUT, mask_folder, validation_masks
@@ -151,7 +152,7 @@ def open_source(name: str, root: Path, train: bool, download: bool = False) -> V
     source = SOURCES[name]
     try:
         return source.build(root, train, download)
-    except UnsplitFolderError:  # its message is sufficient
+    except (EmptyClassError, UnsplitFolderError):  # their messages are sufficient
         raise
     except (FileNotFoundError, RuntimeError, OSError) as error:
         place = "" if root.is_absolute() else f" in {Path.cwd()}"

@@ -16,9 +16,12 @@ from train.data.class_folders import open_image
 from train.data.module import ImageData
 
 
-def test_an_empty_class(images):
-    with pytest.raises(FileNotFoundError, match=r"folder of images for each class: .*cat"):
-        images(train={"cat": 0}).setup()
+def test_empty_classes_are_named(images):
+    """All of them at once, and what to do, without the layout that is already there."""
+    with pytest.raises(
+        FileNotFoundError, match=r"^there are no images in \S+ant, \S+cat\. .* take these folders away\.$"
+    ):
+        images(train={"ant": 0, "bee": 2, "cat": 0}).setup()
 
 
 def test_other_files_are_left_out_with_warning(images, tmp_path, caplog):
