@@ -182,6 +182,14 @@ def test_augmentations_are_functions_of_seed_epoch_and_index(number):
     assert here[0] == here[3] != float(KeyedDataset(Draws(), 6)[0, 0][0][number])
 
 
+def test_workers_do_not_save_what_nothing_else_draws_from(monkeypatch):
+    """numpy takes a tenth of the time of a small image to give its state and to take it back."""
+    monkeypatch.setattr(np.random, "get_state", lambda: pytest.fail("saved"))
+    assert len(list(DataLoader(KeyedDataset(Draws(), 5), sampler=[(0, 0)], batch_size=None, num_workers=1))) == 1
+    with pytest.raises(pytest.fail.Exception, match="saved"):
+        KeyedDataset(Draws(), 5)[0, 0]
+
+
 @pytest.mark.parametrize("name", GENERATORS)
 def test_augmentations_leave_the_generators_as_they_are(name):
     draw = GENERATORS[name]
