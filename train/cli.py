@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from performer_string.utils.registry import nearest
 from train.command.arguments import expand
 from train.command.early_checks import check_files, recipe_hint
+from train.command.master_port import explain_port
 from train.command.parse_errors import in_one_line
 from train.command.program import program_name, typed_command
 from train.utils.errors import one_message, user_message
@@ -170,15 +171,10 @@ def run_lightning(
 LOST_PROCESS = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 
 
-# Messages of torch and Python for an invalid or taken `MASTER_PORT`, at which the processes of a run meet.
-NO_PORT = ("EADDRINUSE", "port must have value from 0 to 65535", "invalid literal for int() with base 10: {port!r}")
-
-
 def explain(error: Exception) -> str | None:
     """Return the message for an error that a user can fix, including Lightning's; None for other errors."""
-    port = os.environ.get("MASTER_PORT")
-    if port is not None and any(sign.format(port=port) in str(error) for sign in NO_PORT):
-        return f"MASTER_PORT={port} is no free port: set a number from 1024 to 65535 that no other program uses."
+    if message := explain_port(error):
+        return message
     message = user_message(error)
     return explain_lightning(error) if message is None else in_one_line(message)
 

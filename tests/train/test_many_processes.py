@@ -6,16 +6,19 @@ import copy
 import importlib.util
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from lightning.pytorch import Trainer
 
 from tests.helpers import copied_process
+from tests.helpers.runs import fails
 from tests.helpers.thorough import THOROUGH
 from tests.helpers.training import REPOSITORY, TINY, last
 from tests.helpers.two_processes import torchrun
@@ -90,12 +93,14 @@ def assert_same_run(alone: Path, run: Path) -> None:
         pytest.param(SHARDED, "0", id="fsdp, the first"),
     ],
 )
-def test_a_killed_process_ends_the_job_and_the_run_goes_on_alone(recipe, alone, tmp_path, options, rank):
+def test_a_killed_process_ends_the_job_and_the_run_goes_on_alone(recipe, alone, tmp_path, caplog, options, rank):
+    caplog.set_level("INFO")
     run = tmp_path / "run"
     arguments = ["fit", "--config", str(recipe), *options, "--run_dir", str(run)]
     assert "Signal 9 (SIGKILL)" in torchrun(arguments, killed_at=(8, rank))
     assert read_checkpoint(last(run))["global_step"] == 6  # by checkpoint_every
     cli.run(["resume", str(run), *ON_ONE])
+    assert "goes on with 1 process in place of 2." in caplog.text
     assert_same_run(alone(options), run)
 
 
@@ -142,6 +147,17 @@ def test_lost_connections_are_one_message():
     ):
         assert "another process of this training was lost" in str(cli.explain(error))
     assert cli.explain(RuntimeError("of another kind")) is None
+
+
+@pytest.mark.parametrize("port", ["taken", "70000"])
+def test_port_that_is_not_free_is_found_before_a_process_is_started(recipe, tmp_path, monkeypatch, capsys, port):
+    """The second process would wait there for the first one, which has ended."""
+    monkeypatch.setattr(Trainer, "fit", wraps(Trainer.fit)(lambda *others, **options: pytest.fail("started")))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1]) if port == "taken" else port
+        monkeypatch.setenv("MASTER_PORT", port)
+        message = fails(["fit", "--config", str(recipe), *ON_TWO, "--run_dir", str(tmp_path / "run")], capsys)
+    assert f"MASTER_PORT={port} is no free port" in message
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from train.checkpoint_file import read_checkpoint
 from train.command import setting_checks
 from train.command.dry_run import report
 from train.command.find_lr import range_test
+from train.command.master_port import check_port
 from train.command.options import FLAGS, OPTIONS
 from train.command.recipe import current_arguments, options_of
 from train.command.resumed import check_same_training, keep_split
@@ -233,4 +234,5 @@ class TrainingCLI(AskedSettingsCLI):
             default_root_dir=asked["default_root_dir"] or config.run_dir,  # used without a logger
         )
         slurm.check_processes(trainer)
+        check_port(trainer)
         return trainer
