@@ -107,7 +107,9 @@ def test_dry_run_counts_the_steps_of_all_devices(recipe, capsys):
         cli.main([*recipe[:-2], "--trainer.devices", "2", "--trainer.accelerator", "cpu", "--dry_run"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "3 epochs of 2 batches of 2 x 4; 6 of 22 images" in shown
-    assert "a batch of 4 on one device" in shown
+    assert "step 8 images, 4 images x 2 processes; the learning rate is not scaled by their number" in shown
+    assert re.search(r"a batch of 4 on one device, [\d,.]+ images a second", shown)
+    assert re.search(r"memory [\d,]+ MiB at most in the process", shown)
 
 
 ON_TWO = ["--trainer.devices", "2", "--trainer.accelerator", "cpu", "--trainer.strategy", "ddp"]

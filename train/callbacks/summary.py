@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
@@ -28,14 +29,19 @@ def describe(vit: ViT) -> str:
     return f"{parameters}, {operations} an image of {size} px, {tokens} tokens; {kind}, encoding {config.encoding}"
 
 
-def images_of_a_step(trainer: L.Trainer) -> str:
-    """Return the number of images of a step and its factors; empty where a step is one batch of one process."""
-    batch: int = getattr(trainer.datamodule, "batch_size", 0)  # type: ignore[attr-defined]
+def images_of_a_step(trainer: L.Trainer, data: Any = None) -> str:
+    """Return the number of images of a step and its factors; empty where a step is one batch of one process.
+
+    Args:
+        trainer: trainer of the training.
+        data: its data module; by default that of the trainer, which has it when the training begins.
+    """
+    batch: int = getattr(data or trainer.datamodule, "batch_size", 0)  # type: ignore[attr-defined]
     counts = {"processes": trainer.world_size, "batches": trainer.accumulate_grad_batches}
     factors = [f"{count} {name}" for name, count in counts.items() if count > 1]
     if not batch or not factors:
         return ""
-    return f"Step: {batch * math.prod(counts.values())} images, {' x '.join([f'{batch} images', *factors])}."
+    return f"{batch * math.prod(counts.values())} images, {' x '.join([f'{batch} images', *factors])}"
 
 
 class SummaryLine(Callback):
@@ -45,7 +51,7 @@ class SummaryLine(Callback):
         if trainer.is_global_zero:
             rank_zero_info(f"Model: {describe(module.vit)}.")  # type: ignore[arg-type]
             if step := images_of_a_step(trainer):
-                rank_zero_info(step)
+                rank_zero_info(f"Step: {step}.")
             pixels = getattr(trainer.datamodule, "pixels", None)  # type: ignore[attr-defined]
             if pixels is not None and pixels.measured:
                 rank_zero_info(f"Pixels: {pixels.describe()}.")

@@ -17,7 +17,8 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from train.callbacks.checks import CheckData
-from train.callbacks.summary import describe
+from train.callbacks.metrics import peak_memory
+from train.callbacks.summary import describe, images_of_a_step
 from train.data.classes import class_names, labels_of
 from train.data.image_checks import check_test_classes, sets_of
 from train.data.module import ImageData
@@ -170,14 +171,24 @@ def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tu
     )
     count = validations_of(trainer, batches, epoch) if loaders else 0
     measured = f"{batch:.3g} s" if batch >= 1 else f"{1000 * batch:.3g} ms"
+    rate = data.batch_size / batch
     measured += f" a batch of {data.batch_size}{'' if world == 1 else ' on one device'}"
+    measured += f", {rate:,.0f} images a second" if rate >= 10 else f", {rate:.2g} images a second"
     validations = "1 validation of" if count == 1 else f"{count} validations, each of"
     measured += f", {validations} {clock_time(validation)}" if loaders else ", no validation"
+    step = images_of_a_step(trainer, data)
     return [
         ("training", epochs_line(batches / epoch, epoch, data, loader, world)),
+        *([("step", f"{step}; the learning rate is not scaled by their number")] if step else []),
         ("time", f"about {clock_time(batches * batch + count * validation)} ({measured})"),
+        ("memory", f"{peak_memory(watch.device):,.0f} MiB at most {memory_of(watch.device)}"),
         ("device", machine(watch.device)),
     ]
+
+
+def memory_of(device: torch.device) -> str:
+    """Return what `peak_memory` measures on a device, as text."""
+    return "on the device, in these steps" if device.type == "cuda" else "in the process, without those that load"
 
 
 def epochs_line(epochs: float, batches: int, data: ImageData, loader: Any, world: int = 1) -> str:

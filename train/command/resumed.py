@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string.models.files.checkpoint import CheckpointError
 from performer_string.utils.renames import current_fields
@@ -134,6 +135,22 @@ def check_complete(path: str | Path, content: Mapping[str, Any], accumulated: in
         )
 
 
+def other_processes(state: Mapping[str, Any], processes: int) -> str:
+    """Return what another number of processes changes in a run that goes on, as text; empty for the same number.
+
+    Args:
+        state: state of the data in the checkpoint.
+        processes: number of processes that train now.
+    """
+    step = (state.get("position") or {}).get("step")
+    if step is None or (before := step // state["config"]["batch_size"]) == processes:
+        return ""
+    return (
+        f"The run goes on with {processes} process{'' if processes == 1 else 'es'} in place of {before}. Each step has "
+        f"the same images and augmentations; mixup, cutmix, stochastic depth and random positions draw other numbers."
+    )
+
+
 def check_same_training(path: str | Path, content: Mapping[str, Any], cli: Any) -> None:
     """Check that a run is resumed as the training that it was.
 
@@ -155,6 +172,8 @@ def check_same_training(path: str | Path, content: Mapping[str, Any], cli: Any) 
     ]
     if not found:
         check_complete(path, content, cli.trainer.accumulate_grad_batches)
+        if changed := other_processes(content["ImageData"], cli.trainer.world_size):
+            rank_zero_info(changed)
         return
     found.sort(key=lambda each: each.name)
     lines = [difference(each.name, each.before, each.asked) for each in found]

@@ -226,5 +226,5 @@ def test_the_images_of_a_step_are_said_where_they_are_not_a_batch():
         SimpleNamespace(datamodule=data, world_size=world, accumulate_grad_batches=every)
     )
     assert step(1, 1) == ""
-    assert step(1, 4) == "Step: 64 images, 16 images x 4 batches."
-    assert step(2, 2) == "Step: 64 images, 16 images x 2 processes x 2 batches."
+    assert step(1, 4) == "64 images, 16 images x 4 batches"
+    assert step(2, 2) == "64 images, 16 images x 2 processes x 2 batches"

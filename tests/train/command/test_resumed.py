@@ -13,7 +13,7 @@ from tests.helpers.runs import fails, fit, metrics
 from tests.helpers.training import last
 from train import cli
 from train.checkpoint_file import read_checkpoint
-from train.command.resumed import of_model
+from train.command.resumed import of_model, other_processes
 from train.optim import OptimConfig
 
 pytestmark = pytest.mark.slow
@@ -57,6 +57,13 @@ def test_a_longer_run_on_another_place_goes_on(whole, tmp_path, caplog):
     cli.run(["resume", str(run), "--trainer.max_epochs", "4", *free])
     assert metrics(run)["step"] == 40
     assert "Resuming at step 30/40." in caplog.text
+
+
+def test_another_number_of_processes_is_said():
+    state = {"position": {"step": 8}, "config": {"batch_size": 4}}
+    assert other_processes(state, 2) == other_processes({**state, "position": None}, 1) == ""
+    assert other_processes(state, 1).startswith("The run goes on with 1 process in place of 2. Each step has the same")
+    assert "with 4 processes in place of 2" in other_processes(state, 4)
 
 
 def test_a_run_of_a_checkpoint_alone(config, whole, tmp_path, capsys):
