@@ -55,6 +55,14 @@ def test_all_images_are_trained_on_and_the_last_weights_are_the_result(run, conf
     assert_same_weights(run, tmp_path / "plain")
 
 
+def test_a_dry_run_says_what_each_validation_is_on(config, options, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["fit", "--config", str(config), *options, "--data.watch_test", "true", "--dry_run"])
+    shown = capsys.readouterr().out
+    assert "48 to train on, none for validation, 14 to test and at each validation" in " ".join(shown.split())
+    assert "classes, validation" not in shown
+
+
 def test_the_end_says_that_the_images_are_those_of_the_test(config, options, tmp_path, caplog):
     caplog.set_level("INFO")
     fit(config, tmp_path / "run", *options, "--data.watch_test", "true", "--trainer.max_epochs", "1")

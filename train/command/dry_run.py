@@ -128,8 +128,11 @@ def data_lines(data: ImageData) -> list[tuple[str, str]]:
     of = " of the training set" if data.splits().validation is None else ""
     test = f"{len(sets['test'])} to test" if "test" in sets else "none to test"
     lines = [("data", f"{data.source} in {data.root}, {data.num_classes} classes")]
-    lines.append(("images", f"{len(used)} to train on, {len(held)}{of} for validation, {test}"))
-    classes = {"train": class_counts(sets["train"], used), "validation": class_counts(validation, held)}
+    held_text = f"{len(held)}{of} for validation" if held else "none for validation"
+    watched = " and at each validation" if data.watch_test and not held else ""
+    lines.append(("images", f"{len(used)} to train on, {held_text}, {test}{watched}"))
+    classes = {"train": class_counts(sets["train"], used)}
+    classes["validation"] = class_counts(validation, held) if held else ""
     classes["test"] = class_counts(sets["test"]) if "test" in sets else ""
     return [*lines, *((f"classes, {name}", text) for name, text in classes.items() if text)]
 
