@@ -9,13 +9,16 @@ from performer_string.models.files.checkpoint import find_checkpoint
 from train.utils.imports import naming_imports
 
 
-def load_model(path: str | PathLike[str], head: str | None = "class", classes: bool = True) -> ViT:
+def load_model(
+    path: str | PathLike[str], head: str | None = "class", classes: bool = True, videos: bool = False
+) -> ViT:
     """Return a trained classifier of images or of pixels on the CPU, in evaluation mode.
 
     Args:
         path: path of a checkpoint, of a run's folder (its last checkpoint) or of a published model's folder.
         head: required head of the model, `class` or `dense`; None for either.
         classes: whether a model without classes is an error.
+        videos: whether it may be a model of videos.
 
     Raises:
         ValueError: a file that cannot be read, or a model without classes.
@@ -27,7 +30,8 @@ def load_model(path: str | PathLike[str], head: str | None = "class", classes: b
         check_head(vit, path, head)
     if classes and not vit.config.num_classes:
         raise ValueError(f"{path} is of a model without classes (num_classes: 0), which has no answer.")
-    check_images(vit, path)
+    if not (videos and len(vit.patch) == 3):
+        check_images(vit, path)
     return vit
 
 
@@ -36,8 +40,8 @@ def check_images(vit: ViT, path: object) -> None:
     if len(vit.patch) != 2:
         kind = {1: "sequences", 3: "videos or volumes"}.get(len(vit.patch), f"inputs of {len(vit.patch)} axes")
         raise ValueError(
-            f"{path} is a model of {kind}, and this command takes models of images. `eval resolution` and "
-            f"`eval confusion` take videos; in Python a model takes tensors [B, channels, *size]."
+            f"{path} is a model of {kind}, and this command takes models of images. `eval predict`, "
+            f"`eval resolution` and `eval confusion` take videos; in Python a model takes tensors [B, channels, *size]."
         )
 
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from eval.argument_types import number_of_images, positive_int, size_of_images
+from eval.accuracy.video_files import VideoFiles, videos_of
+from eval.argument_types import number_of_images, positive_int, size_of_images, size_of_images_or_videos
 from eval.models import preprocessing_of
 from performer_string import ViT
 from performer_string.images.reading import OTHER_ENDINGS, VIDEO_ENDINGS, open_image, why_unreadable
@@ -25,26 +26,32 @@ from train.utils.output import printable
 from train.utils.progress import note, progress
 
 
-def find_images(paths: Sequence[Path]) -> list[str]:
-    """Return the image files at paths and in folders, each once.
+def find_images(paths: Sequence[Path], videos: bool = False) -> list[str]:
+    """Return the image or video files at paths and in folders, each once.
 
     Folders are searched recursively by file ending, without hidden files, as in training. Formats that Pillow does not
     read are included, so that messages name them. A file given by its own path is taken whatever its ending.
 
+    Args:
+        paths: paths of files and folders.
+        videos: whether videos are searched for.
+
     Raises:
-        ValueError: a path that does not exist, or a folder without an image.
+        ValueError: a path that does not exist, or a folder without such a file.
     """
     from train.data.class_folders import ENDINGS  # this imports torchvision
 
+    endings = {*VIDEO_ENDINGS, ".gif"} if videos else {*ENDINGS, *OTHER_ENDINGS}
     found: dict[str, str] = {}
     for path in (path.expanduser() for path in paths):  # a shell leaves ~ in quotes
         if path.is_dir():
-            endings = {*ENDINGS, *OTHER_ENDINGS}
             files = files_in(str(path))
             inside = {real: file for real, file in files.items() if Path(file).suffix.lower() in endings}
+            if not inside and videos:
+                raise ValueError(f"there is no video in the folder {path}, and this is a model of videos.")
             if not inside:
-                videos = sum(Path(file).suffix.lower() in VIDEO_ENDINGS for file in files.values())
-                only = f", but {videos} videos: take single frames of them, as JPEG or PNG" if videos else ""
+                others = sum(Path(file).suffix.lower() in VIDEO_ENDINGS for file in files.values())
+                only = f", but {others} videos: take single frames of them, as JPEG or PNG" if others else ""
                 raise ValueError(f"there is no image in the folder {path}{only}.")
             found = {**inside, **found}
         elif path.exists():
@@ -139,20 +146,37 @@ def run_batches(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[Te
     return result
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose image files, and how they are read."""
-    parser.add_argument("paths", nargs="+", type=Path, metavar="IMAGE|FOLDER", help="images, and folders to search")
+def add_arguments(parser: argparse.ArgumentParser, videos: bool = False) -> None:
+    """Add the options that choose image files, and how they are read.
+
+    Args:
+        parser: parser of the command.
+        videos: whether files may be videos.
+    """
+    files = "images (videos, for a model of videos)" if videos else "images"
+    parser.add_argument("paths", nargs="+", type=Path, metavar="IMAGE|FOLDER", help=f"{files}, and folders to search")
     sizes = parser.add_mutually_exclusive_group()
-    size = "in pixels: 168, or 96x128 (height x width); default: training size"
-    sizes.add_argument("--size", type=size_of_images, help=size)
+    of_videos = ", or 16x96x128 (frames of a video first)" if videos else ""
+    size = f"in pixels: 168, or 96x128 (height x width){of_videos}; default: training size"
+    sizes.add_argument("--size", type=size_of_images_or_videos if videos else size_of_images, help=size)
     sizes.add_argument("--native", action="store_true", help="each image at its own size, cut to whole patches")
     batch = "images of the training size in a batch; fewer if larger (default: %(default)s)"
     parser.add_argument("--batch_size", "--batch-size", type=positive_int, default=32, help=batch)
     parser.add_argument("--workers", type=number_of_images, default=0, help="processes that read images (default: 0)")
 
 
-def files_of(vit: ViT, path: Path, options: argparse.Namespace) -> ImageFiles:
-    """Return the images of the command line, as the model of the checkpoint `path` takes them."""
+def files_of(vit: ViT, path: Path, options: argparse.Namespace) -> ImageFiles | VideoFiles:
+    """Return the images or videos of the command line, as the model of the checkpoint `path` takes them.
+
+    Raises:
+        ValueError: options that the model does not take.
+    """
+    if len(vit.patch) == 3:
+        if options.native:
+            raise ValueError("--native is for images; videos are resized to the training size, or to --size.")
+        return videos_of(vit, path, find_images(options.paths, videos=True), options.size)
+    if options.size is not None and len(options.size) != 2:
+        raise ValueError(f"--size {options.size} is of videos, and {path} is a model of images: height x width.")
     preprocessing = preprocessing_of(vit, path)
     transform = vit.transform(options.size)
     if options.native:
@@ -161,8 +185,10 @@ def files_of(vit: ViT, path: Path, options: argparse.Namespace) -> ImageFiles:
 
 
 @torch.inference_mode()
-def run_files(vit: ViT, files: ImageFiles, options: argparse.Namespace) -> Iterator[tuple[str, Tensor | str, Tensor]]:
-    """Yield the path of each file, its image [C, H, W] or why it could not be read, and the model's output [K].
+def run_files(
+    vit: ViT, files: ImageFiles | VideoFiles, options: argparse.Namespace
+) -> Iterator[tuple[str, Tensor | str, Tensor]]:
+    """Yield the path of each file, its image [C, H, W] (clip [C, T, H, W]) or why not, and the model's output [K].
 
     Files that could not be read are reported, and their output is empty.
     """

@@ -2,11 +2,12 @@
 
 `python -m eval predict RUN IMAGE|FOLDER...` reads images of any size as validation does. They are resized until they
 cover the model's training size, and their middle is cut out. `--native` leaves each image its own size, cut to whole
-patches.
+patches. A model of videos takes video files, and frames of each as in validation.
 
-Columns: `image` (path), `resolution` (pixels that the model saw), `class 1` and `probability 1` for the most probable
-class, `class 2` and so on, `resized` (False with `--native`), and `error` (why a file was skipped). Beside the CSV file
-are the same as JSON and a picture of the first images, with a frame around what the model saw of each.
+Columns: `image` (path, also of a video), `resolution` (pixels that the model saw, behind the frames of a video),
+`class 1` and `probability 1` for the most probable class, `class 2` and so on, `resized` (False with `--native`), and
+`error` (why a file was skipped). Beside the CSV file are the same as JSON and a picture of the first images, with a
+frame around what the model saw of each.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval predict`."""
     run = checkpoints.MODEL
     parser.add_argument("checkpoint", nargs=1, type=find_checkpoint, metavar="RUN", help=run)
-    image_files.add_arguments(parser)
+    image_files.add_arguments(parser, videos=True)
     parser.add_argument("--top", type=positive_int, default=3, help="number of classes to show (default: %(default)s)")
     parser.add_argument("--fold", action="store_true", help="fold the encoding into the weights, for speed")
 
@@ -90,7 +91,7 @@ def grey_note(vit: ViT, paths: Sequence[str], size: Sequence[int] | None) -> str
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each file, in the order of their folders and names."""
-    vit = load_model(options.checkpoint[0])
+    vit = load_model(options.checkpoint[0], videos=True)
     files, names = image_files.files_of(vit, options.checkpoint[0], options), class_names(vit)
     vit = (fold(vit) if options.fold else vit).to(device)
     read, top = list[str](), min(options.top, len(names))
@@ -102,6 +103,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             values, indices = logits.softmax(-1).topk(top)
             answer = [(names[i], p) for i, p in zip(indices.tolist(), values.tolist(), strict=True)]
             yield make_row(path, top, options.native, Size.of(image.shape[1:]), answer)
+    if len(vit.patch) == 3:  # the notes are of images
+        return
     size = patch_and_image(vit.config.patch_size, vit.config.image_size)[1]
     shrunk = "" if options.native or options.size else shrunk_note(vit, read)
     for note in (shrunk, grey_note(vit, read, None if options.native else options.size or size)):

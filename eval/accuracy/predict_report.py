@@ -57,7 +57,7 @@ def plot(rows: Sequence[Row]) -> Figure | None:
 
 def seen_of(size: Sequence[int], row: Row) -> tuple[float, float] | None:
     """Return the central shares of an image's height and width that a model saw; None for nearly all."""
-    wanted: Size = row["resolution"]
+    wanted: Size = row["resolution"][-2:]  # behind the frames of a video
     scale = max(side / of_image for side, of_image in zip(wanted, size, strict=True))
     if not row["resized"]:
         scale = max(1.0, scale)  # an image below one patch is enlarged

@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from eval.plotting.style import GREY, VERMILLION, placed_figure, width_or
-from performer_string.images.reading import open_image
+from performer_string.images.reading import VIDEO_ENDINGS, open_image
 from train.utils.output import printable
 
 if TYPE_CHECKING:
@@ -42,11 +42,29 @@ class Tile:
     frame: tuple[float, float] | None = None
 
 
-def thumbnail_of(path: str) -> tuple[np.ndarray[Any, Any] | None, tuple[int, int]]:
-    """Return a thumbnail of an image file, [H, W, 3] (None for unreadable files), and the image's height and width."""
+def open_frame(path: str) -> Image.Image:
+    """Return a frame near the middle of a video file; an OSError where there is none."""
+    import av  # an optional package
+
     try:
-        image = open_image(path)
-    except (OSError, ValueError):
+        with av.open(path) as container:
+            if container.duration:
+                container.seek(container.duration // 2)
+            frame = next(container.decode(video=0))
+            image: Image.Image = frame.to_image().rotate(frame.rotation, expand=True)
+            return image
+    except (av.error.FFmpegError, StopIteration) as error:
+        raise OSError(f"{error}") from error
+
+
+def thumbnail_of(path: str) -> tuple[np.ndarray[Any, Any] | None, tuple[int, int]]:
+    """Return a thumbnail of an image file, [H, W, 3] (None for unreadable files), and the image's height and width.
+
+    That of a video is a frame near its middle.
+    """
+    try:
+        image = open_frame(path) if Path(path).suffix.lower() in VIDEO_ENDINGS else open_image(path)
+    except (OSError, ValueError, ImportError):
         return None, (0, 0)
     size = image.height, image.width
     image.thumbnail((PIXELS, PIXELS), Image.Resampling.LANCZOS)
