@@ -30,17 +30,20 @@ GROUPS = {  # titles of the list of evaluations, by the packages of their module
 
 
 class EvaluationParser(SuggestingParser):
-    """The parser of an evaluation, whose errors follow a usage of one line."""
+    """The parser of an evaluation, with a usage of one line and errors that say what is missing."""
+
+    def shorten_usage(self) -> None:
+        """Show the names of options once, in the list below the usage."""
+        usage = re.sub(r"\[-[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*\]", "", self.format_usage().partition(self.prog)[2])
+        self.usage = " ".join(["%(prog)s", "[options]", *usage.replace("%", "%%").split()])
 
     def error(self, message: str) -> NoReturn:
         """End the program with an error and what is missing."""
-        usage = re.sub(r"\[-[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*\]", "", self.format_usage())
-        usage = " ".join(usage.replace(self.prog, f"{self.prog} [options]").split())
         if re.search(r"required: RUN\b", message):
             from eval.checkpoints import MODEL
 
             message += f". RUN is a {MODEL}"
-        self.exit(2, f"{usage}\n{self.prog} --help lists the options.\nerror: {message.rstrip('.')}.\n")
+        self.exit(2, f"{self.format_usage()}{self.prog} --help lists the options.\nerror: {message}{'' if message.endswith(('.', '?')) else '.'}\n")
 
 
 def usage() -> str:
@@ -67,6 +70,7 @@ def build_parser(name: str | None = None) -> argparse.ArgumentParser:
         )
         if command_name == name:
             add_options(command, entry.load())
+            command.shorten_usage()
     return parser
 
 

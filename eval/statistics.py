@@ -1,6 +1,6 @@
 """Confidence intervals of means and differences, and tests of differences between models.
 
-Which 95 % interval is used where:
+Which 95 % interval is used where (for users in docs/guides/evaluate.md):
 
 - accuracy of one seed: Wilson's over the images (`train.intervals.accuracy_percent`);
 - mean accuracy over seeds, and differences of `eval ablation`: Student's over the seeds (`student_interval`);
