@@ -43,7 +43,8 @@ class EvaluationParser(SuggestingParser):
             from eval.checkpoints import MODEL
 
             message += f". RUN is a {MODEL}"
-        self.exit(2, f"{self.format_usage()}{self.prog} --help lists the options.\nerror: {message}{'' if message.endswith(('.', '?')) else '.'}\n")
+        message += "" if message.endswith((".", "?")) else "."
+        self.exit(2, f"{self.format_usage()}{self.prog} --help lists the options.\nerror: {message}\n")
 
 
 def usage() -> str:

@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser, evaluation: Evaluation | Comman
     parser.description = evaluation.description
     evaluation.add_arguments(parser)
     if not evaluation.on_cpu:
-        parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+        parser.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda or cuda:1")
     parser.add_argument("--imports", nargs="+", default=[], help="modules to import first, with additions to use")
     parser.add_argument("--out", type=Path, help=evaluation.out if isinstance(evaluation, Command) else OUT)
     if not isinstance(evaluation, Command):

@@ -4,10 +4,10 @@ The attention that a linear map implies is compared with exact softmax of the sa
 compared with the map's kernel in the limit of many features: that difference is the variance of the draw. What remains
 of the difference to softmax is that the kernel is another one.
 
-Columns: `model`, `resolution`, `tokens`, `layer`, `head`, `q norm`, `k norm` with its quantiles, `k norm of blanks`,
-`entropy`, `entropy / log N`, `top share` (weight of the largest), `TV to softmax`, `TV to expected`, `TV expected to
-softmax` (total variation, 0 to 1), `weight on blanks` (patches of one value), `distance` (mean, in patches), `distance
-of uniform` and `share of blanks` (of equal weights), `images`, `split`, `trained at`.
+Columns: `model`, `resolution` (pixels), `tokens`, `layer`, `head`, `q norm`, `k norm` with its quantiles, `k norm of
+blanks`, `entropy`, `entropy / log N`, `top share` (weight of the largest), `TV to softmax`, `TV to expected`, `TV
+expected to softmax` (total variation, 0 to 1), `weight on blanks` (patches of one value), `distance` (mean, in
+patches), `distance of uniform` and `share of blanks` (of equal weights), `images`, `split`, `trained at`.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ The measured radius is the mean over images and queries of sum_j w_ij |p_i - p_j
 of the training grid. The weights w are the attention A (`attention radius`) or what the values are summed with,
 A lambda (`effective radius`); `uniform` is the radius of equal weights.
 
-Columns: `part` (accuracy, radius or cost), `model`, `quantity`, `value`, `resolution`, `tokens`, `layer`, `head`, `low`
-and `high` (interval of an accuracy, range of a time), `images`, `split`, `majority baseline`, `trained at`. What does
-not apply is empty.
+Columns: `part` (accuracy, radius or cost), `model`, `quantity`, `value`, `resolution` (pixels), `tokens`, `layer`,
+`head`, `low` and `high` (interval of an accuracy, range of a time), `images`, `split`, `majority baseline`, `trained
+at`. What does not apply is empty.
 """
 
 from __future__ import annotations

@@ -116,9 +116,10 @@ class Loop:
         LINES.leave(self)
 
     def update(self, n: float = 1) -> None:
-        """Count finished steps, and write a line if one is due."""
+        """Count finished steps, and write a line if one is due; the end of a loop has none."""
         self.n += n
-        LINES.show()
+        if self.n != self.total:
+            LINES.show()
 
     def set_postfix_str(self, text: str) -> None:
         """Set text at the end of the line, and write one if it is due."""

@@ -122,6 +122,14 @@ def test_other_processes_of_a_training_are_silent(clock, capsys, monkeypatch):
         assert lines(capsys) == (["images: 50% (1 of 2), 0:00:11 left"] if first else [])
 
 
+def test_the_end_of_a_loop_has_no_line(clock, capsys):
+    """The next thing that is known is its result."""
+    with progress(total=2, desc="models"):
+        for _ in progress(range(1), "one at 60"):
+            clock.now += 100.0
+        assert lines(capsys) == []
+
+
 def test_text_at_the_end_and_loops_of_unknown_length(clock, capsys):
     with progress((n for n in range(3)), "runs") as bar:
         assert isinstance(bar, Loop)
