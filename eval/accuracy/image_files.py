@@ -176,7 +176,10 @@ def files_of(vit: ViT, path: Path, options: argparse.Namespace) -> ImageFiles | 
             raise ValueError("--native is for images; videos are resized to the training size, or to --size.")
         return videos_of(vit, path, find_images(options.paths, videos=True), options.size)
     if options.size is not None and len(options.size) != 2:
-        raise ValueError(f"--size {options.size} is of videos, and {path} is a model of images: height x width.")
+        raise ValueError(
+            f"{path} is a model of images: --size is a number of pixels, like 168, or height x width, like 96x128, not "
+            f"'{options.size}', which is of videos."
+        )
     preprocessing = preprocessing_of(vit, path)
     transform = vit.transform(options.size)
     if options.native:

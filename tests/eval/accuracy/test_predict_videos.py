@@ -128,7 +128,10 @@ def test_models_of_images_take_no_size_of_videos(tmp_path, videos, capsys):
     Image.new("L", (60, 60)).save(tmp_path / "one.png")
     with pytest.raises(SystemExit):
         main(["predict", str(save(tmp_path / "run")), str(tmp_path / "one.png"), "--size", "4x60x60"])
-    assert "--size 4x60x60 is of videos, and " in capsys.readouterr().err
+    assert (
+        "is a model of images: --size is a number of pixels, like 168, or height x width, like 96x128, not '4x60x60'"
+        in capsys.readouterr().err
+    )
 
 
 def test_folders_are_searched_for_videos(videos):
