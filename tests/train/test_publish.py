@@ -157,7 +157,7 @@ def test_an_unfinished_run_is_said_to_be_one(run, tmp_path, capsys):
     assert "\n# fire-ants\n" in card
     assert "- This run is not finished: step 7.\n" in card
     assert "The command is not recorded." in card
-    assert 'pip install -e ".[hub]" torchvision\n' in card
+    assert 'pip install -e ".[hub,images]"\n' in card
     assert "a model's name has letters" in refused_publishing(
         [run, tmp_path / "b", "--skip_test", "--name", "a/b"], capsys
     )

@@ -197,9 +197,9 @@ def card(model: ViT, details: ModelDetails) -> str:
     matter = front_matter(details, task)
     lines = ["---", matter, "---", "", f"# {details.name}", ""]
     lines += ["A Vision Transformer of performer_string.", "", *table(["", ""], facts(model, details)), ""]
-    packages = "" if model.preprocessing is None else " torchvision"
+    extras = "hub" if model.preprocessing is None else "hub,images"
     lines += ["## Use", "", "Install the library in a clone of its repository:", ""]
-    lines += ["```sh", f'pip install -e ".[hub]"{packages}', "```", ""]
+    lines += ["```sh", f'pip install -e ".[{extras}]"', "```", ""]
     lines += [*example(model, details.imports), ""]
     lines += ["## Accuracy", ""]
     if details.metrics:
