@@ -71,7 +71,7 @@ def test_latency_of_encodings(tmp_path, capsys):
     main(
         ["latency", *small[2:], "--variant", "tiny", "--rounds", "5", "--encodings", "pate-so3", "--out", str(tmp_path)]
     )
-    assert "pate-so3 is left out: pate-so3 rotates blocks of 3" in capsys.readouterr().out
+    assert "pate-so3 is left out: pate-so3 rotates blocks of 3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

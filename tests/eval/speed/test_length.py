@@ -133,7 +133,7 @@ def test_time_is_predicted_from_two_lengths(capsys):
     found = [{"method": "softmax", "tokens": n, "ms": ms} for n, ms in ((50, 900.0), (100, 1000.0))]
     assert length.affordable_methods(found, ["softmax"], 200, 2.1) == ["softmax"]
     assert length.affordable_methods(found[1:], ["softmax"], 200, 2.1) == []
-    assert "left out at 200 tokens: it would take 4.0 s a call if time grew as N^2.0" in capsys.readouterr().out
+    assert "left out at 200 tokens: it would take 4.0 s a call if time grew as N^2.0" in capsys.readouterr().err
 
 
 def test_crossover_between_two_lengths(monkeypatch):

@@ -61,7 +61,7 @@ def test_help_typos_and_missing_files_without_torch(tmp_path):
     for message in (
         "Did you mean 'fit'?",
         "Did you mean 'demo'?",
-        "unknown evaluation 'resolutoin'. Did you mean 'resolution'? Known: resolution, ",
+        "unknown evaluation 'resolutoin'. Did you mean 'resolution'? python -m eval lists all",
         "Did you mean 'eval'?",
     ):
         assert message in errors

