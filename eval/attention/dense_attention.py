@@ -12,7 +12,6 @@ from performer_string.feature_maps import FeatureMap
 from performer_string.layers.backends import AttentionBackend, AttentionContext, LinearBackend, SoftmaxBackend
 from performer_string.ops.layout import TokenLayout
 from performer_string.ops.rotary import rotate_pair
-from performer_string.position.rotation import Rotation
 
 QUERIES_AT_A_TIME = 256
 
@@ -58,31 +57,17 @@ class ExpectedKernel(DenseAttention):
         super().__init__()
         self.phi, self.homogeneous, self.logit_scale = phi, phi.homogeneous, phi.scale
 
-    def weights(
-        self,
-        q: Tensor,
-        k: Tensor,
-        rotation: Rotation | None = None,
-        key_bias: Tensor | None = None,
-        key_mask: Tensor | None = None,
-    ) -> Tensor:
-        """Return the normalised kernel, [B, H, n, N].
-
-        Args:
-            q, k: queries [B, H, n, d] and keys [B, H, N, d].
-            rotation: rotation to apply to queries and keys; None where they are rotated already.
-            key_bias: logits added for each key, [B, H, N].
-            key_mask: mask of keys, True where a key is attended to, [B, N].
-        """
-        logits = self.phi.log_kernel(*rotate_pair(q, k, rotation))
-        if key_bias is not None:
-            logits = logits + key_bias[:, :, None]
-        if key_mask is not None:
-            logits = logits.masked_fill(~key_mask[:, None, None, :], -math.inf)
+    def matrix(self, q: Tensor, k: Tensor, context: AttentionContext) -> Tensor:
+        """Return the normalised kernel of queries [B, H, n, d] and keys [B, H, N, d]: [B, H, n, N]."""
+        logits = self.phi.log_kernel(*rotate_pair(q, k, context.rotation))
+        if context.key_bias is not None:
+            logits = logits + context.key_bias[:, :, None]
+        if context.layout.mask is not None:
+            logits = logits.masked_fill(~context.layout.mask[:, None, None, :], -math.inf)
         return logits.softmax(-1).nan_to_num(0.0)
 
     def rows(self, queries: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, layout: TokenLayout) -> Tensor:
-        return self.weights(q, k, None, key_bias, layout.mask)
+        return self.matrix(q, k, AttentionContext(None, None, layout, key_bias))
 
 
 def has_log_kernel(kind: type[FeatureMap]) -> bool:

@@ -67,15 +67,17 @@ class AttentionBackend(nn.Module):
     ) -> Tensor:
         """Return the implied attention matrix, dense and before any relative bias, for analysis: [B, H, N, M].
 
-        By default it is the output for the identity matrix as values.
-
         Args:
             q, k: queries [B, H, N, d] and keys [B, H, M, d].
             rotation, key_bias: fields of `AttentionContext`.
             key_mask: mask of the keys, True for keys to attend to, [B, M].
         """
         layout = EVERY_TOKEN if key_mask is None else TokenLayout(mask=key_mask)
-        return self(q, k, identity_values(k, k.dtype), rotation=rotation, layout=layout, key_bias=key_bias)
+        return self.matrix(q, k, AttentionContext(rotation, None, layout, key_bias))
+
+    def matrix(self, q: Tensor, k: Tensor, context: AttentionContext) -> Tensor:
+        """Return `weights`; by default they are the output for the identity matrix as values."""
+        return self.attend(q, k, identity_values(k, k.dtype), context)
 
     @property
     def has_random_features(self) -> bool:

@@ -17,7 +17,6 @@ from performer_string.ops.linear import attend_linear
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.rotated_features import attend_rotated_features
 from performer_string.ops.softmax import attend_softmax
-from performer_string.position.rotation import Rotation
 from performer_string.utils.registry import RESERVED_OPTIONS, check_options, check_reserved, lookup
 from performer_string.utils.renames import current_name
 from performer_string.utils.seeds import seeded
@@ -48,16 +47,9 @@ class SoftmaxBackend(AttentionBackend):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         return attend_softmax(q, k, v, context)
 
-    def weights(
-        self,
-        q: Tensor,
-        k: Tensor,
-        rotation: Rotation | None = None,
-        key_bias: Tensor | None = None,
-        key_mask: Tensor | None = None,
-    ) -> Tensor:
-        rotated = rotate_pair(q, k, rotation)
-        return reference.softmax_weights(*rotated, key_mask=key_mask, key_bias=key_bias)
+    def matrix(self, q: Tensor, k: Tensor, context: AttentionContext) -> Tensor:
+        rotated = rotate_pair(q, k, context.rotation)
+        return reference.softmax_weights(*rotated, key_mask=context.layout.mask, key_bias=context.key_bias)
 
 
 class LinearBackend(AttentionBackend):
@@ -78,16 +70,9 @@ class LinearBackend(AttentionBackend):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         return attend_linear(q, k, v, self.phi, context)
 
-    def weights(
-        self,
-        q: Tensor,
-        k: Tensor,
-        rotation: Rotation | None = None,
-        key_bias: Tensor | None = None,
-        key_mask: Tensor | None = None,
-    ) -> Tensor:
-        features = self.phi.pair(*rotate_pair(q, k, rotation))
-        return reference.linear_weights(*features, key_mask=key_mask, key_bias=key_bias)
+    def matrix(self, q: Tensor, k: Tensor, context: AttentionContext) -> Tensor:
+        features = self.phi.pair(*rotate_pair(q, k, context.rotation))
+        return reference.linear_weights(*features, key_mask=context.layout.mask, key_bias=context.key_bias)
 
     @property
     def has_random_features(self) -> bool:
@@ -110,7 +95,7 @@ class RotatedFeaturesBackend(LinearBackend):
         check_capable(ROTATED_FEATURES, {"locality": context.locality is not None})
         return attend_rotated_features(q, k, v, self.phi, context)
 
-    weights = AttentionBackend.weights  # the features of LinearBackend are without the rotation
+    matrix = AttentionBackend.matrix  # the features of LinearBackend are without the rotation
 
 
 class PerformerPytorchBackend(AttentionBackend):
