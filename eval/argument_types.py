@@ -38,23 +38,17 @@ def square_number(text: str) -> int:
     return int(text)
 
 
-def size_of_images(text: str, axes: tuple[int, ...] = (2,)) -> Size:
-    """Parse a size of images in pixels, `168` or `96x128`; sizes of other numbers of axes are refused."""
+def size_of_images(text: str) -> Size:
+    """Parse a size of images in pixels, `168` or `96x128`; sizes of videos are refused."""
     try:
         size = Size.of(text)
     except ValueError:
         size = Size()
-    if len(size) not in axes:
-        videos = ", or frames x height x width of videos, like 16x96x128" if 3 in axes else ""
+    if len(size) != 2:
         raise argparse.ArgumentTypeError(
-            f"a size is a number of pixels, like 168, or height x width, like 96x128{videos}, not {text!r}"
+            f"a size is a number of pixels, like 168, or height x width, like 96x128, not {text!r}"
         )
     return size
-
-
-def size_of_images_or_videos(text: str) -> Size:
-    """Parse a size of images as `size_of_images` does, or one of videos, `16x96x128`."""
-    return size_of_images(text, (2, 3))
 
 
 def feature_map_name(text: str) -> str:

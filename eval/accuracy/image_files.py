@@ -15,13 +15,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from eval.accuracy.video_files import VideoFiles, videos_of
-from eval.argument_types import number_of_images, positive_int, size_of_images, size_of_images_or_videos
+from eval.argument_types import number_of_images, positive_int, size_of_images
 from eval.models import preprocessing_of
 from performer_string import ViT
 from performer_string.images.reading import OTHER_ENDINGS, VIDEO_ENDINGS, open_image, why_unreadable
 from performer_string.layers.backends import PerformerPytorchBackend
 from train.data.folders import files_in
 from train.data.loader import ignore_stop_signals
+from train.data.sizes import image_size
 from train.utils.output import printable
 from train.utils.progress import note, progress
 
@@ -158,7 +159,7 @@ def add_arguments(parser: argparse.ArgumentParser, videos: bool = False) -> None
     sizes = parser.add_mutually_exclusive_group()
     of_videos = ", or 16x96x128 (frames of a video first)" if videos else ""
     size = f"in pixels: 168, or 96x128 (height x width){of_videos}; default: training size"
-    sizes.add_argument("--size", type=size_of_images_or_videos if videos else size_of_images, help=size)
+    sizes.add_argument("--size", type=image_size if videos else size_of_images, help=size)
     sizes.add_argument("--native", action="store_true", help="each image at its own size, cut to whole patches")
     batch = "images of the training size in a batch; fewer if larger (default: %(default)s)"
     parser.add_argument("--batch_size", "--batch-size", type=positive_int, default=32, help=batch)

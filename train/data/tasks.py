@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from performer_string.utils.registry import nearest
+from performer_string.utils.registry import lookup
 from train.data.arrow import ArrowTask
 from train.data.cells import CellsTask
 from train.data.generated import GeneratedTask
@@ -47,11 +47,7 @@ def change_task(data: ImageData, changes: Mapping[str, Any]) -> None:
     if data.task is None:
         raise ValueError(f"only a generated task ({', '.join(TASKS)}) has options, not {data.source!r} images.")
     task = getattr(data, data.source)  # a dataclass, as every task
-    known = [f.name for f in fields(task)]
     for name in changes:
-        if name not in known:
-            raise ValueError(
-                f"the task {data.source!r} has no option {name!r}.{nearest(name, known)} Known: {', '.join(known)}."
-            )
+        lookup(f"option of the task {data.source}", name, {f.name: f for f in fields(task)})
     data.task = replace(task, **changes)
     setattr(data, data.source, data.task)
