@@ -72,7 +72,7 @@ class HubImages(torch.utils.data.Dataset[tuple[Image.Image, int]]):
         self.dataset = dataset
         self.image = column(dataset, ("Image",), IMAGES, "images")
         label = column(dataset, ("ClassLabel",), LABELS, "labels")
-        labels = dataset[label][:]  # a column gives its values one by one, which takes minutes for a million
+        labels = dataset[label][:]  # a column gives its values one by one, which is slow
         names = getattr(dataset.features[label], "names", None)
         if names is None:  # labels are numbers or texts
             distinct = sorted(set(labels))
