@@ -1,4 +1,4 @@
-"""Inspect a model: its attention in every layer, and its multiplications."""
+"""Inspect a model: its multiplications, and whether it is sharded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from performer_string import ViT, fold
-from performer_string.layers.inspection import AttentionInputs, inspect_attention, record_calls
-
-__all__ = ["AttentionInputs", "inspect_attention", "is_sharded", "multiplications", "record_calls"]
 
 
 def is_sharded(vit: ViT) -> bool:

@@ -26,10 +26,10 @@ from eval.attention.estimator_report import SHOWN
 from eval.attention.token_interventions import blank_patches
 from eval.evaluations import Evaluation
 from eval.report import Row
+from performer_string.layers.inspection import AttentionInputs, inspect_attention
 from performer_string.ops import reference
 from train.checkpoint import Trained
 from train.data.sizes import Size
-from train.inspection import AttentionInputs, inspect_attention
 from train.testing import batches
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9)

@@ -30,9 +30,9 @@ from eval.report import MAJORITY, Row
 from eval.speed.measure import CachedCall, add_rounds, peak_bytes, time_in_turn
 from eval.tables import line_of
 from performer_string import ViT, fold
+from performer_string.layers.inspection import inspect_attention
 from train.checkpoint import Trained
 from train.data.sizes import Size
-from train.inspection import inspect_attention
 from train.utils.progress import progress
 
 SOMETIMES_EMPTY = ("resolution", "tokens", "layer", "head", "low", "high", "images", "split", MAJORITY, "trained at")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from performer_string import ViT
-from train.inspection import AttentionInputs, inspect_attention
+from performer_string.layers.inspection import AttentionInputs, inspect_attention
 
 QUERIES_AT_A_TIME = 256
 

@@ -7,7 +7,7 @@ import torch
 
 from performer_string import ViT, ViTConfig
 from performer_string.layers.attention import gate_logits
-from train.inspection import inspect_attention
+from performer_string.layers.inspection import inspect_attention
 
 GATED = {
     "softmax": {"attention": "softmax"},

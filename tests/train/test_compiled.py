@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from performer_string import ViT, ViTConfig
+from performer_string.layers.inspection import inspect_attention
 from tests.helpers.runs import fit, metrics
 from tests.helpers.training import last
 from train.checkpoint_file import read_checkpoint
-from train.inspection import inspect_attention
 
 pytestmark = pytest.mark.slow
 

@@ -15,10 +15,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from performer_string import ViT
+from performer_string.layers.inspection import AttentionInputs, inspect_attention
 from performer_string.position import SeparableEncoding
 from train.callbacks.metrics import tensorboard
 from train.figure_style import STYLE, VERMILLION, colour_and_marker
-from train.inspection import AttentionInputs, inspect_attention
 
 IMAGES = 4  # number of images from the first validation batch
 LARGEST = 1024  # most tokens for a dense N x N attention matrix

@@ -15,9 +15,9 @@ from eval.attention.estimator_report import plot, summary
 from eval.cli import main, parse_arguments
 from performer_string import grid_positions
 from performer_string.layers.backends import AttentionBackend, build_attention
+from performer_string.layers.inspection import AttentionInputs
 from tests.helpers.checkpoints import CONFIG, read, save
 from tests.helpers.large_weights import MODELS
-from train.inspection import AttentionInputs
 
 POSITIONS = grid_positions((3, 4))
 

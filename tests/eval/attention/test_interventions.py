@@ -16,9 +16,9 @@ from eval.cli import main
 from eval.model_changes import changed
 from performer_string import ViT, ViTConfig, grid_positions
 from performer_string.feature_maps import FEATURE_MAPS, FeatureMap
+from performer_string.layers.inspection import inspect_attention
 from tests.helpers.checkpoints import CONFIG, read, save
 from tests.helpers.large_weights import MODELS, model, sparse_images
-from train.inspection import inspect_attention
 
 MOVED = {f"positions moved by {n}" for n in (4, 8, 16, 32)}
 OF_ALL = {"near keys", "patches shuffled"}

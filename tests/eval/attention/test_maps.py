@@ -10,8 +10,8 @@ import torch
 from eval.attention import maps
 from eval.attention.maps import attention_map, attention_rows, layers_of, output_source, rollout, token_of_patch
 from performer_string import ViT, ViTConfig, grid_positions
+from performer_string.layers.inspection import record_calls
 from tests.helpers.small_vit import large
-from train.inspection import record_calls
 
 FULL = {"qk_norm": True, "key_gate": True, "log_n_scaling": True}
 DECAY = {"locality": "exponential", "locality_options": {"sigma": 1.5}}

@@ -9,8 +9,9 @@ from eval.attention.interventions import interventions
 from eval.attention.maps import layers_of
 from eval.model_changes import changed
 from performer_string import performerize
+from performer_string.layers.inspection import inspect_attention
 from tests.helpers.small_vit import vit
-from train.inspection import inspect_attention, multiplications
+from train.inspection import multiplications
 
 NAME = "linear-rotated-features"
 OPTIONS = {"attention": NAME, "feature_options": {"num_features": 12}}

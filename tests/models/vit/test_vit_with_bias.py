@@ -13,6 +13,7 @@ from performer_string import LOCALITIES, VALUE_MAPS, ViT, ViTConfig, build_encod
 from performer_string.bias import base
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import build_attention
+from performer_string.layers.inspection import inspect_attention
 from performer_string.ops import layout, reference
 from performer_string.ops.layout import TokenLayout
 from tests.helpers.cases import case
@@ -20,7 +21,6 @@ from tests.helpers.small_vit import SMALL, vit
 from train.checkpoint import check_same_model, load_trained
 from train.checkpoint_file import read_checkpoint
 from train.data.module import ImageData
-from train.inspection import inspect_attention
 from train.module import ImageClassifier
 from train.optim import OptimConfig
 
