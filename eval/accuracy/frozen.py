@@ -112,7 +112,8 @@ def features_at(trained: Trained, size: Size, split: str, number: int, device: t
     values, labels = list[Tensor](), list[Tensor]()
     with vit.cached():
         for images, targets in batches(trained, size, split, number, device, f"{trained.name}, {split} at {size}"):
-            values.append(vit.forward_head(vit.forward_features(images), pre_logits=True).float().cpu())
+            tokens, mask = vit.forward_features(images), vit.participating(images)
+            values.append(vit.forward_head(tokens, pre_logits=True, patch_mask=mask).float().cpu())
             labels.append(targets)
     return Features(torch.cat(values), torch.cat(labels))
 

@@ -23,10 +23,10 @@ from torch import Tensor
 from eval import checkpoints
 from eval.attention.dense_attention import expected_backend
 from eval.attention.estimator_report import SHOWN
-from eval.attention.token_interventions import blank_patches
 from eval.evaluations import Evaluation
 from eval.report import Row
 from performer_string.layers.inspection import AttentionInputs, inspect_attention
+from performer_string.models.vit.patches import blank_patches
 from performer_string.ops import reference
 from train.checkpoint import Trained
 from train.data.sizes import Size
@@ -114,7 +114,7 @@ def study(trained: Trained, size: Size, options: argparse.Namespace, device: tor
     by_batch: list[list[dict[str, Tensor]]] = []
     blanks, total = 0.0, 0
     for images, _ in batches(trained, size, options.split, options.images, device):
-        blank = blank_patches(vit, images)
+        blank = blank_patches(images, vit.patch)
         probes = inspect_attention(vit, images)
         by_batch.append([attention_statistics(probe, queries, positions, blank) for probe in probes])
         blanks, total = blanks + float(blank.float().mean(-1).sum()), total + len(images)

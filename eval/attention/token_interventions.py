@@ -15,13 +15,7 @@ from torch import Tensor, nn
 from eval.attention.dense_attention import NearKeys
 from eval.model_changes import Intervention, ModelChanges, each_and_all_layers, replace_backends
 from performer_string import ViT
-from performer_string.models.vit.patches import patchify
-
-
-def blank_patches(vit: ViT, images: Tensor) -> Tensor:
-    """Return a mask of the patches that are constant in each channel, [B, N], for images [B, C, *sizes]."""
-    patches = patchify(images, vit.patch).unflatten(-1, (images.shape[1], -1))  # [B, N, C, pixels]
-    return (patches.amax(-1) == patches.amin(-1)).all(-1)
+from performer_string.models.vit.patches import blank_patches
 
 
 def thin_tokens(vit: ViT, changes: ModelChanges, layers: Sequence[int], pool: bool) -> None:
@@ -39,7 +33,7 @@ def thin_tokens(vit: ViT, changes: ModelChanges, layers: Sequence[int], pool: bo
 
     def choose(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
         nonlocal chosen
-        blank = blank_patches(vit, args[0])
+        blank = blank_patches(args[0], vit.patch)
         order = (~blank).float() + torch.rand(blank.shape, generator=generator).to(blank.device) / 2
         indices = order.topk(min(most, blank.shape[1]), dim=-1).indices
         chosen = torch.zeros_like(blank).scatter(-1, indices, True)

@@ -66,7 +66,7 @@ class DenseHead(nn.Module):
 
         Args:
             features: features of the patches, [B, D, h, w].
-            mask: mask of the patches, [B, h, w], True for patchs to attend to.
+            mask: mask of the patches, [B, h, w], True for patches to attend to.
 
         Returns:
             Logits, [B, K, h p, w q].

@@ -107,9 +107,9 @@ def check_mask(kind: str, mask: Tensor | None, batch: int, count: int, name: str
         name: name of the argument; `key_mask` for "key" by default.
     """
     if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, count)):
-        name = name or f"{kind}_mask"
+        name, kinds = name or f"{kind}_mask", "patches" if kind == "patch" else f"{kind}s"
         raise ValueError(
-            f"{name} must be boolean and of shape [B, N] = [{batch}, {count}], True for {kind}s to attend to, "
+            f"{name} must be boolean and of shape [B, N] = [{batch}, {count}], True for {kinds} to attend to, "
             f"not {mask.dtype} {list(mask.shape)}."
         )
 

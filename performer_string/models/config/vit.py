@@ -59,6 +59,8 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
             `patch_features`.
         patch_norm: whether there are layer norms before and after the embedding of the patches (arXiv:2302.01327), so
             that neither brightness nor contrast of a patch matters.
+        mask_blank_patches: whether patches of one colour are no keys and are not pooled, as if they were padding. Then
+            blank margins change no logits. See docs/concepts/resolution.md.
     """
 
     image_size: int | list[int] = 224
@@ -74,6 +76,7 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
     registers: int = 0
     head: Head = "class"
     patch_norm: bool = False
+    mask_blank_patches: bool = False
 
     @property
     def query_width(self) -> int:
@@ -156,7 +159,8 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
                 f"same attention."
             )
         for name in kinds:
-            check_capable(name, {"locality": self.locality is not None, "key_gate": self.key_gate})
+            wanted = {"locality": self.locality is not None, "key_gate": self.key_gate}
+            check_capable(name, {**wanted, "key mask": self.mask_blank_patches})
 
     def fill_in_sizes(self) -> None:
         """Take width, depth and num_heads from the variant where they are not given."""

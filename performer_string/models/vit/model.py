@@ -121,14 +121,15 @@ class ViT(Saved, Preprocessed, TokenPositions, IntermediateLayers, nn.Module):
                 They are centred where the configuration says so, by the mean of the patches that take part. A table
                 beside the encoding takes them where its positions are the same, and those of the grid elsewhere.
                 If they form no regular grid, a convolution over neighbours (`lepe`) has the image's own grid.
-            patch_mask: mask of the patches, [B, N], True for patchs to attend to, one of each image at least. The
+            patch_mask: mask of the patches, [B, N], True for patches to attend to, one of each image at least. The
                 others, as the padding of smaller images in a batch, are no keys and are not pooled. None for all.
                 `batch_images` makes such batches, with the positions of each image.
         """
         if self.config.head == "dense":
             return self.forward_dense(images, positions, patch_mask)
         if isinstance(images, Tensor):
-            return self.forward_head(self.forward_features(images, positions, patch_mask), patch_mask=patch_mask)
+            x = self.forward_features(images, positions, patch_mask)
+            return self.forward_head(x, patch_mask=self.participating(images, patch_mask))
         return forward_packed(self, images, positions, patch_mask)
 
     def forward_features(
@@ -149,6 +150,7 @@ class ViT(Saved, Preprocessed, TokenPositions, IntermediateLayers, nn.Module):
         grid = self.grid(*images.shape[2:])
         check_mask("patch", patch_mask, images.shape[0], math.prod(grid))  # not len(): an export is for any batch
         check_patch_positions(positions, images.shape[0], grid)
+        patch_mask = self.participating(images, patch_mask)
         layout = self.layout(grid, positions, patch_mask)
         pixels = patchify(images, self.patch).to(self.norm.weight.dtype)  # [B, N, pixels]; the model may be in bf16
         if patch_mask is not None:  # padding may hold anything, NaN too, which no weight of zero would remove
@@ -171,7 +173,7 @@ class ViT(Saved, Preprocessed, TokenPositions, IntermediateLayers, nn.Module):
         Args:
             x: tokens, [B, P + N, D].
             pre_logits: whether to return what is pooled, [B, D], instead of logits [B, classes].
-            patch_mask: mask of the patches, [B, N], see `forward`.
+            patch_mask: mask of the patches, [B, N], as `participating` returns it.
 
         Raises:
             ValueError: a dense head, which needs the grid of the patches.

@@ -62,6 +62,11 @@ def forward_packed(vit: ViT, images: Sequence[Tensor], positions: object = None,
 def packed_stem(vit: ViT, images: Sequence[Tensor]) -> tuple[Tensor, list[Rotation | None], TokenLayout]:
     """Return the inputs of the blocks: tokens [1, sum of P + N_i, D], the rotation of each layer, and their layout."""
     check_alike(images)
+    if vit.config.mask_blank_patches:
+        raise ValueError(
+            "packed images have no mask, which mask_blank_patches needs: model(**batch_images(model, images)) takes "
+            "images of several sizes."
+        )
     for image in images:
         check_images(image[None], vit.config.in_channels, len(vit.patch))
     grids = [vit.grid(*image.shape[1:]) for image in images]

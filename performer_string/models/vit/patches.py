@@ -67,6 +67,12 @@ def patchify(images: Tensor, patch: Sequence[int]) -> Tensor:
     return rearrange(images, f"b c {image} -> b ({cells}) (c {pixels})", **{f"p{i}": patch[i] for i in axes})
 
 
+def blank_patches(images: Tensor, patch: Sequence[int]) -> Tensor:
+    """Return a mask of the patches in which each channel has one value, [B, N], for images [B, channels, *sizes]."""
+    pixels = patchify(images, patch).unflatten(-1, (images.shape[1], -1))  # [B, N, channels, p q]
+    return (pixels.amax(-1) == pixels.amin(-1)).all(-1)
+
+
 def embed_patches(
     vit: ViT, pixels: Tensor, positions: Tensor, table_positions: Tensor | None, counts: Sequence[int] | None = None
 ) -> Tensor:

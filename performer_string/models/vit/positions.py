@@ -1,4 +1,4 @@
-"""Positions of the tokens of an image, prefix tokens first, and the rotations there."""
+"""Positions of the tokens of an image, prefix tokens first, the rotations there, and which tokens take part."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from performer_string.models.config import ViTConfig, patch_grid
+from performer_string.models.vit.patches import blank_patches
 from performer_string.ops.layout import TokenLayout, make_grid
 from performer_string.position import Encoding
 from performer_string.position.additive import Absolute
@@ -25,7 +26,7 @@ from performer_string.position.rotation import Rotation
 
 
 class TokenPositions:
-    """Mixin of a model: positions of its tokens, and the rotations there.
+    """Mixin of a model: positions of its tokens, the rotations there, and which tokens take part.
 
     Attributes:
         patch: sizes of a patch in pixels.
@@ -82,6 +83,16 @@ class TokenPositions:
         dtype, device = torch.promote_types(self.norm.weight.dtype, torch.float32), self.norm.weight.device
         return grid_positions(grid, mode="interpolate", train_grid=self.train_grid, device=device, dtype=dtype)
 
+    def participating(self, images: Tensor, patch_mask: Tensor | None = None) -> Tensor | None:
+        """Return the mask of the patches that are keys and are pooled, [B, N]; None for all.
+
+        With `mask_blank_patches` it is `patch_mask`, if any, without the blank patches of the images.
+        """
+        if not self.config.mask_blank_patches:
+            return patch_mask
+        drawn = ~blank_patches(images, self.patch)
+        return drawn if patch_mask is None else drawn & patch_mask
+
     def layout(
         self, grid: tuple[int, ...], positions: Tensor | None = None, patch_mask: Tensor | None = None
     ) -> TokenLayout:
@@ -90,7 +101,7 @@ class TokenPositions:
         Args:
             grid: number of patches along each axis.
             positions: positions of the patches, [N, C] or [B, N, C]; those of the grid by default.
-            patch_mask: mask of the patches, [B, N], True for patchs to attend to.
+            patch_mask: mask of the patches, [B, N], True for patches to attend to.
         """
         image_grid, centre = make_grid(grid, grid_steps(grid, *self.position_mode())), None
         regular = image_grid if positions is None else None

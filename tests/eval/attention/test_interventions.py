@@ -11,12 +11,12 @@ import torch
 
 from eval.attention import dense_attention
 from eval.attention.interventions import interventions
-from eval.attention.token_interventions import blank_patches
 from eval.cli import main
 from eval.model_changes import changed
 from performer_string import ViT, ViTConfig, grid_positions
 from performer_string.feature_maps import FEATURE_MAPS, FeatureMap
 from performer_string.layers.inspection import inspect_attention
+from performer_string.models.vit.patches import blank_patches
 from tests.helpers.checkpoints import CONFIG, read, save
 from tests.helpers.large_weights import MODELS, model, sparse_images
 
@@ -165,8 +165,8 @@ def test_thinned_tokens_have_every_glyph():
     assert torch.equal(second_layer_alone, mask)
     assert mask[:, 0].all()  # the register
     assert mask[:, 1:].sum(-1).tolist() == [25, 25]
-    assert (mask[:, 1:] | blank_patches(vit, images)).all()
-    assert blank_patches(vit, images).sum(-1).tolist() == [75, 75]
+    assert (mask[:, 1:] | blank_patches(images, vit.patch)).all()
+    assert blank_patches(images, vit.patch).sum(-1).tolist() == [75, 75]
     mean = torch.stack([x[1:][m[1:]].mean(0) for x, m in zip(tokens[0], mask, strict=True)])
     torch.testing.assert_close(pooled[0], mean, rtol=1e-4, atol=1e-5)
 
