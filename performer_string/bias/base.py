@@ -175,7 +175,7 @@ class RelativeBias(nn.Module):
     def attend(self, phi: FeatureMap, q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout) -> Tensor:
         """Return the outputs of linear attention with lambda.
 
-        On a grid with many features only those of a chunk of tokens are in memory, unless `needs_all_features`.
+        On a grid with many features only those of a chunk of tokens are in memory.
 
         Args:
             phi: the feature map.
@@ -188,7 +188,7 @@ class RelativeBias(nn.Module):
         # An exported graph is for a batch of any size, so that nothing may depend on the batch there.
         all_fit = needs_plain_operations() or k[..., 0].numel() * phi.num_features <= chunk_features(k.device)
         grid = None if all_fit else self.grid_of(layout)
-        if grid is not None and not self.needs_all_features(grid, phi.num_features, v.shape[-1]):
+        if grid is not None:
             return decayed_attention(self, phi, q, k, v, layout, grid)
         fq, fk = phi.pair(q, k, layout.mask)  # [B, H, N, m]
         v = v.to(fk.dtype)
@@ -224,10 +224,6 @@ class RelativeBias(nn.Module):
     def sum_on_grid(self, fq: Tensor, fk: Tensor, v: Tensor, grid: Grid) -> Tensor:
         """Return `numerator` over the tokens of a grid, each head by the cheapest of its `splits`: [B, H, N, d]."""
         return decayed_sum(self, SumInputs(StoredFeatures(fq.shape[-1]), fq, fk, v, grid))[..., :-1]
-
-    def needs_all_features(self, grid: Grid, features: int, width: int) -> bool:
-        """Return whether `sum_on_grid` needs the m `features` of all tokens at once, for values of this width."""
-        return False
 
     def grid_of(self, layout: TokenLayout) -> Grid | None:
         """Return the grid of the tokens after the prefix, or None where an N x N matrix is to be used.

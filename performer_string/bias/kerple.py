@@ -2,8 +2,7 @@
 
     o_i = sum_j c(p_i - p_j) A_ij v_j / sum_j c(p_i - p_j) A_ij    with log c(r) = -r1 log(1 + r2 |r|) or -r1 |r|^r2
 
-Source: Chi et al., arXiv:2205.09921, section 4.2, along a sequence; |r| is the Euclidean distance here. For linear
-attention c(p_i - p_j) is block-Toeplitz on a grid, as with a table (Luo et al., arXiv:2106.12566).
+Source: Chi et al., arXiv:2205.09921, section 4.2, along a sequence; |r| is the Euclidean distance here.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from performer_string.bias.table import ToeplitzBias
+from performer_string.bias.base import RelativeBias
 from performer_string.utils.dtype import full_precision
 from performer_string.utils.registry import choose
 
@@ -22,7 +21,7 @@ Kernel = Literal["log", "power"]
 MAX_POWER = 2.0  # largest exponent: above it the kernel is not conditionally positive definite
 
 
-class Kerple(ToeplitzBias):
+class Kerple(RelativeBias):
     """The bias log c(r) = -r1 log(1 + r2 |r|), or -r1 |r|^r2, with r1 and r2 learned for each head.
 
     Args:

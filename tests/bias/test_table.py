@@ -1,4 +1,4 @@
-"""A table over the offsets, by FFT and by a window, against its N x N form: values, gradients, in attention."""
+"""A table over the offsets against its N x N form: values, gradients, in attention."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import pytest
 import torch
 
 from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
-from performer_string.bias import table
 from performer_string.bias.linear_time.recompute import CHUNK_FEATURES
-from performer_string.bias.table import toeplitz_sum
 from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import TokenLayout
 from tests.helpers.cases import case
 from tests.helpers.decays import assert_equal
 
-METHODS = {"window": 1e9, "fft": 0.0}  # the predicted cost of a transform
 TRAINING_GRIDS = {1: (5,), 2: (5, 3), 3: (3, 4, 2)}
 
 
@@ -24,16 +21,8 @@ def make(grid, **options):
     return table_bias
 
 
-@pytest.fixture(params=METHODS)
-def method(request, monkeypatch):
-    monkeypatch.setattr(table, "FFT_COST", METHODS[request.param])
-    return request.param
-
-
-@pytest.mark.parametrize(("method", "entries"), [("window", 0.0), ("fft", 1.0), ("fft", 1e9)], indirect=["method"])
 @pytest.mark.usefixtures("over_grid")
-def test_sum_is_its_definition_inside_and_beyond_the_training_grid(method, entries, monkeypatch):
-    monkeypatch.setattr(table, "FFT_ENTRIES", {"cpu": entries})  # one feature at a time, or all
+def test_sum_is_its_definition_inside_and_beyond_the_training_grid():
     for grid in ((9,), (4, 7), (3, 5, 2), (1, 6)):
         with case(grid):
             table_bias = make(TRAINING_GRIDS[len(grid)])
@@ -49,7 +38,7 @@ def test_sum_is_its_definition_inside_and_beyond_the_training_grid(method, entri
 
 
 @pytest.mark.usefixtures("over_grid")
-def test_bias_is_interpolated_between_whole_offsets(method):
+def test_bias_is_interpolated_between_whole_offsets():
     """The sum follows `matrix` at any spacing; `matrix` is linear in b between whole offsets, and constant beyond."""
     table_bias = make((4, 5))
     for step in (0.4, 1.0):
@@ -67,7 +56,7 @@ def test_bias_is_interpolated_between_whole_offsets(method):
 
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.usefixtures("over_grid")
-def test_attention_is_the_definition_with_every_gradient(normalised, method, monkeypatch):
+def test_attention_is_the_definition_with_every_gradient(normalised, monkeypatch):
     for map_name in ("favor+", "arc-cosine"):
         for num_prefix in (0, 2):
             for chunk in (2**21, 100):
@@ -87,17 +76,6 @@ def test_attention_is_the_definition_with_every_gradient(normalised, method, mon
                     assert_equal(fast, slow, [q, k, v, table_bias.bias])
 
 
-def test_fft_is_chosen_by_cost(monkeypatch):
-    """A few thousand tokens go through a window over all of them, very many through an FFT."""
-    calls = []
-    monkeypatch.setattr(table, "toeplitz_sum", lambda fq, fk, v, *_: calls.append(len(fq)) or torch.zeros_like(v))
-    table_bias, phi = make((4, 3)).float(), build_feature_map("arc-cosine", head_dim=2, num_heads=2, num_features=2)
-    for side, count in ((30, 0), (100, 1)):
-        q = torch.randn(1, 2, side * side, 2)
-        linear_attention(q, q, q, phi, locality=table_bias, positions=grid_positions((side, side)))
-        assert len(calls) == count
-
-
 @pytest.mark.usefixtures("both_sums")
 def test_table_starts_without_a_bias():
     table_bias, positions = build_locality("table", num_heads=2, grid=(3, 4)), grid_positions((3, 4))
@@ -114,8 +92,6 @@ def test_bad_tables():
         linear_attention(q, q, q, phi, locality=table_bias)
     with pytest.raises(ValueError, match="2 coordinates of grid=\\(3, 4\\), not 1"):
         table_bias.matrix(grid_positions((12,)))
-    with pytest.raises(ValueError, match="the kernel must be \\[2, 5, 7\\], not \\[2, 5, 5\\]"):
-        toeplitz_sum(q, q, q, torch.ones(2, 5, 5), (3, 4))
     with pytest.raises(ValueError, match=r"unknown locality 'tabel'. Did you mean 'table'"):
         build_locality("tabel", num_heads=2, grid=(3, 4))
     with pytest.raises(ValueError, match=r"no option 'normalise'. Did you mean 'normalised'"):
@@ -126,7 +102,7 @@ def test_bad_tables():
         build_locality("table", num_heads=2)
 
 
-def test_strong_bias_in_float32(method):
+def test_strong_bias_in_float32():
     """Sums next to others many decades as large: b = -slope (|dx| + |dy|)."""
     grid = (18, 18)
     for slope in (1.25, 3.75):

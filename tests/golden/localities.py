@@ -131,7 +131,7 @@ def many_tokens() -> dict[str, Tensor]:
 
 
 def scans() -> dict[str, Tensor]:
-    """Return sums whose features are made slab by slab, a table by FFT, and positions that are no grid."""
+    """Return sums whose features are made slab by slab, a table over many tokens, and positions that are no grid."""
     out: dict[str, Tensor] = {}
     small, large = (grid_positions(shape, dtype=torch.float64) for shape in ((40, 32), (64, 40)))
     plain = build_map("relu", {"num_features": 832, "order": 2})

@@ -32,7 +32,7 @@ class Group:
         rtol: relative tolerance.
         atol: absolute tolerance.
         elsewhere: tolerance relative to the largest number of an output, where the processor or its libraries round
-            in another way than those that wrote the outputs: sums over coarse nodes and by FFT lose digits.
+            in another way than those that wrote the outputs: sums over coarse nodes lose digits.
     """
 
     compute: Callable[[], dict[str, Tensor]]
