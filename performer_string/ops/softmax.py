@@ -20,7 +20,6 @@ from performer_string.ops.packing import attend_packed, packed_lengths
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import check_attention, check_context
 from performer_string.utils._compat import is_transformed
-from performer_string.utils.autograd import explain_softmax_derivatives
 from performer_string.utils.dtype import without_autocast
 from performer_string.utils.validation import check_positive
 
@@ -46,6 +45,8 @@ def softmax_attention(
     """Exact softmax attention through torch's fused kernels.
 
         o_i = sum_j softmax_j(scale <R_i q_i, R_j k_j> + b_j) v_j
+
+    These have first derivatives only. For second ones call it within `torch.nn.attention.sdpa_kernel(SDPBackend.MATH)`.
 
     Args:
         q, k: queries and keys, [B, H, N, d]. Each token attends to all others; there is no causal form.
@@ -110,8 +111,6 @@ def attend_softmax(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, s
     # The fused kernels have no forward-mode derivative.
     with sdpa_kernel(SDPBackend.MATH) if is_transformed() else nullcontext():
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-    if not torch.compiler.is_compiling():
-        explain_softmax_derivatives(out)
     out = out[..., :width]
     if mask is not None:
         out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # kernels differ on a row without keys: 0 or NaN

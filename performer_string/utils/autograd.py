@@ -25,23 +25,16 @@ BATCHED_GRADIENT = (
 )
 
 
-SOFTMAX_SECOND_DERIVATIVE = (
-    "torch's fused softmax attention has first derivatives only. For second ones compute the forward pass within "
-    "`with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):`."
-)
-
-
 class _FirstDerivatives(torch.autograd.Function):
     """Return the first `count` tensors as functions of all others, with derivatives that raise an error."""
 
     @staticmethod
-    def forward(ctx: Any, message: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.message = message
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(x.view_as(x) for x in tensors[:count])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise RuntimeError(ctx.message)
+        raise RuntimeError(SECOND_DERIVATIVE)
 
 
 def first_order(backward: F) -> F:
@@ -68,28 +61,7 @@ def first_order(backward: F) -> F:
             return gradients
         sources = [x for x in (gradient, *saved) if x is not None and x.requires_grad]
         tensors = [x for x in gradients if x is not None]
-        marked = iter(_FirstDerivatives.apply(SECOND_DERIVATIVE, len(tensors), *tensors, *sources))
+        marked = iter(_FirstDerivatives.apply(len(tensors), *tensors, *sources))
         return tuple(None if x is None else next(marked) for x in gradients)
 
     return cast(F, wrapped)
-
-
-def explain_softmax_derivatives(out: Tensor) -> None:
-    """Make second derivatives of torch's fused softmax attention raise an error that says what to do.
-
-    Args:
-        out: output of `scaled_dot_product_attention`.
-    """
-    node = out.grad_fn
-    if node is None or not node.name().startswith("ScaledDotProduct"):
-        return  # no gradient is wanted, or plain operations have computed it
-
-    def mark(gradients: tuple[Tensor | None, ...], _: Any) -> tuple[Tensor | None, ...] | None:
-        sources = [x for x in gradients if x is not None and x.requires_grad]
-        if not sources:  # as in all backward passes without `create_graph`
-            return None
-        tensors = [x.detach() for x in gradients if x is not None]
-        marked = iter(_FirstDerivatives.apply(SOFTMAX_SECOND_DERIVATIVE, len(tensors), *tensors, *sources))
-        return tuple(None if x is None else next(marked) for x in gradients)
-
-    node.register_hook(mark)
