@@ -41,12 +41,7 @@ def chunked_attention(
     Returns:
         Outputs, [B, H, N, d_v] in the type of v. First derivatives go to q, k, v, the bias, the planes and the map's
         weight.
-
-    Raises:
-        ValueError: a bias with features that are no exponentials.
     """
-    if key_bias is not None and form.kind != "exponential":
-        raise ValueError("a key's bias is for exponential features; of powers, multiply the key by exp(bias / order).")
     weight = torch.cat([form.weight, -form.weight], dim=1) if form.mirrored else form.weight
     cos = sin = None
     if planes is not None and planes[0].shape[-1]:

@@ -154,6 +154,9 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, form: FeatureForm, context: Attentio
     On a GPU a warning says once per reason why the Triton kernels do not apply. Both give the same outputs up to
     rounding, unless keys of one head differ so much in norm that powers of the smaller norms leave float32.
     Chunks scale all keys by the largest norm, and Triton scales each feature by its largest value.
+
+    Raises:
+        ValueError: a bias of the keys with a map of one's own that has a power as its form, and no degree.
     """
     rotation, key_mask, key_bias = context.rotation, context.layout.mask, context.key_bias
     if rotation is not None:  # chunks and kernels do not check the number of angles
@@ -162,6 +165,8 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, form: FeatureForm, context: Attentio
     planes = None if rotation is None else rotation.planar()
     if planes is None:
         q, k = rotate_pair(q, k, rotation)
+    if key_bias is not None and form.kind == "power":
+        raise ValueError("a bias of the keys needs the degree of a map whose form is a power: set it in its class.")
     bias = None if key_bias is None else key_logits(key_bias, key_mask)
     with without_autocast(q):
         if q.device.type == "cuda":
@@ -169,10 +174,10 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, form: FeatureForm, context: Attentio
             from performer_string.ops.triton.device import warn_of_plain_operations
 
             # The kernels take one type. Under autocast, `qk_norm` returns queries and keys in float32.
-            inputs = (q.to(v.dtype), k.to(v.dtype), v, form, planes, key_mask, bias)
-            reason = why_unsupported(*inputs)
+            inputs = (q.to(v.dtype), k.to(v.dtype), v, form)
+            reason = why_unsupported(*inputs, *(planes or ()), key_mask, bias)
             if reason is None:
-                return triton_linear_attention(*inputs)
+                return triton_linear_attention(*inputs, planes, key_mask, bias)
             warn_of_plain_operations(log, "linear attention runs in chunks of plain torch operations", reason)
         return chunked_attention(q, k, v, form, planes, key_mask, bias)
 

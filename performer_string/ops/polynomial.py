@@ -41,11 +41,11 @@ def polynomial_attention(
         from performer_string.ops.triton.square import triton_square_attention, why_square_unsupported
 
         # The kernels take one type. Under autocast, `qk_norm` returns queries and keys in float32.
-        bias = None if key_bias is None else key_logits(key_bias, key_mask)
         inputs = (q.to(v.dtype), k.to(v.dtype), v)
-        reason = why_square_unsupported(*inputs, key_mask, bias)
+        reason = why_square_unsupported(*inputs, key_mask, key_bias)
         if reason is not None:
             warn_of_plain_operations(log, "polynomial attention runs in plain torch operations", reason)
         elif not is_linear_cheaper_on_gpu(*inputs, product_precision(v) == "ieee"):
+            bias = None if key_bias is None else key_logits(key_bias, key_mask)
             return triton_square_attention(*inputs, kernel, key_mask, bias)
     return summed_attention(q, k, v, kernel, key_mask, key_bias)

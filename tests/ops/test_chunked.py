@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from performer_string import build_encoding, build_feature_map, grid_positions, linear_attention
+from performer_string.feature_maps.arc_cosine import ArcCosineFeatures
 from performer_string.ops import chunk_loop, chunk_sums, flash, reference
 from performer_string.ops.chunked import chunked_attention
 from performer_string.ops.forms import FeatureForm
@@ -96,10 +97,13 @@ def test_values_and_gradients(kind, features, angles, choose, flash_calls):
     assert bool(flash_calls) == use_flash
 
 
-def test_a_bias_is_of_exponentials():
+def test_a_bias_needs_the_degree_of_a_power():
+    class Powers(ArcCosineFeatures):
+        degree = None
+
     q, bias = torch.randn(1, 2, 5, 6), torch.zeros(1, 2, 5)
-    with pytest.raises(ValueError, match="of powers, multiply the key"):
-        chunked_attention(q, q, q, make_form("power 2", torch.randn(2, 7, 6)), key_bias=bias)
+    with pytest.raises(ValueError, match="needs the degree"):
+        linear_attention(q, q, q, Powers(6, 2), key_bias=bias)
 
 
 @pytest.mark.parametrize("kind", [FLASH, CHUNKS, POWERS[1]], ids=str)

@@ -25,7 +25,8 @@ from torch.utils._pytree import tree_leaves
 from performer_string import ENCODINGS, ViT, ViTConfig, build_feature_map, linear_attention
 from performer_string.layers.values import VALUE_MAPS
 from performer_string.ops import linear
-from performer_string.ops.triton import api
+from performer_string.ops.forms import FeatureForm
+from performer_string.ops.triton import api, square
 from performer_string.position import Encoding
 from performer_string.utils import log as warnings_log
 
@@ -239,6 +240,29 @@ def test_a_reason_is_logged_once_for_all_shapes(caplog, monkeypatch):
         assert "[1, 2, 5, 16]" in caplog.records[0].getMessage()
         linear_attention(q[..., :15], q[..., :15], q[..., :15], odd)
     assert len(caplog.records) == 2
+
+
+def test_reasons_against_the_kernels():
+    with FakeTensorMode():
+        q, k = torch.empty(1, 2, 4, 16, device="cuda"), torch.empty(1, 2, 3, 16, device="cuda")
+        weight, mask = torch.empty(2, 8, 16, device="cuda"), torch.ones(1, 4, dtype=torch.bool)
+        form, power = FeatureForm("exponential", weight), FeatureForm("power", weight, order=17)
+        learned = FeatureForm("power", torch.empty(2, 8, 16, device="cuda", requires_grad=True))
+        wide = torch.empty(1, 2, 4, 130, device="cuda")
+        assert api.why_unsupported(q, q, q, form, None, mask.cuda()) is square.why_square_unsupported(q, k, k) is None
+        for reason, why, arguments in [
+            ("not on cpu", api.why_unsupported, (q.cpu(), q, q, form)),
+            ("one type", api.why_unsupported, (q.double(), q, q, form)),
+            ("one device", api.why_unsupported, (q, q, q, form, None, mask)),
+            ("even head widths", api.why_unsupported, (q[..., :15], q[..., :15], q, form)),
+            ("learned projection", api.why_unsupported, (q, q, q, learned)),
+            ("powers", api.why_unsupported, (q, q, q, power)),
+            ("B, H, N, d", api.why_unsupported, (q, k, k, form)),
+            ("not empty", square.why_square_unsupported, (q[:, :, :0], k, k)),
+            ("head widths", square.why_square_unsupported, (wide, wide, wide)),
+            ("one device", square.why_square_unsupported, (q, q, q, mask)),
+        ]:
+            assert reason in why(*arguments)
 
 
 def test_chunks_get_queries_and_keys_as_they_are(monkeypatch):

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from performer_string import build_feature_map, linear_attention
 from performer_string.ops import reference
-from performer_string.ops.forms import FeatureForm
-from performer_string.ops.triton.api import triton_linear_attention, why_not_importable, why_unsupported
+from performer_string.ops.triton.api import triton_linear_attention
 from performer_string.position.rotation import PlaneRotation
 from tests.helpers.maps import MAPS, reference_features
 from tests.helpers.planes import rotate_planes
@@ -180,31 +179,6 @@ def test_fixed_planes_are_those_of_a_rotation():
         results.append([out, *torch.autograd.grad(out.square().sum(), [q, k, v])])
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-
-
-def test_reasons_against_arguments():
-    _, form, (q, k, v, c, s), mask = draw("favor+", (1, 2, 4, 16, 16, 16, (2, 4, 8)))
-    assert why_not_importable() is None
-    assert why_unsupported(q, k, v, form, (c, s), mask, interpreted=True) is None
-    if GPU:
-        assert why_unsupported(q, k, v, form, (c, s), mask) is None
-    else:
-        assert "not on cpu" in why_unsupported(q, k, v, form, (c, s), mask)
-    odd = FeatureForm("exponential", form.weight[..., :15])
-    for reason, arguments in [
-        ("one type", (q.double(), k, v, form)),
-        ("even head widths", (q[..., :15], k[..., :15], v, odd)),
-        ("a projection", (q, k, v, FeatureForm("power", form.weight[:1]))),
-        ("learned projection", (q, k, v, FeatureForm("power", form.weight.requires_grad_()))),
-        ("powers", (q, k, v, FeatureForm("power", form.weight.detach(), order=17))),
-        ("B, H, N, d", (q, k[:, :, :3], v, form)),
-        ("planes", (q, k, v, form, (c[:, :3], s[:, :3]))),
-        ("mask", (q, k, v, form, None, mask.float())),
-        ("a bias of exponential", (q, k, v, form, None, None, q[..., 0, 0])),
-        ("a bias of exponential", (q, k, v, FeatureForm("power", form.weight.detach()), None, None, q[..., 0])),
-    ]:
-        with torch.enable_grad() if "learned" in reason else torch.no_grad(), pytest.raises(ValueError, match=reason):
-            triton_linear_attention(*arguments)
 
 
 @pytest.mark.gpu

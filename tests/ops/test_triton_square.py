@@ -11,7 +11,7 @@ from performer_string.ops import reference
 from performer_string.ops.forms import PolynomialKernel
 from performer_string.ops.polynomial_sums import summed_attention
 from performer_string.ops.triton import square
-from performer_string.ops.triton.square import triton_square_attention, why_square_unsupported
+from performer_string.ops.triton.square import triton_square_attention
 from tests.helpers.maps import assert_batched_gradients
 from tests.helpers.triton_kernels import DEVICE, GPU, assert_compiled_and_checkpointed_equal, take_first_block_size
 
@@ -214,23 +214,6 @@ def test_backward_operator_says_how_its_results_lie_in_memory():
     out, *saved = square.run_square_forward(*inputs)
     arguments = (torch.randn_like(out), *inputs, [out, *saved])
     torch.library.opcheck(square._square_attention_backward, arguments, test_utils=("test_schema", "test_faketensor"))
-
-
-def test_reasons_against_arguments():
-    (q, k, v), mask = draw((1, 2, 5, 6, 16, 16))
-    assert why_square_unsupported(q, k, v, mask, interpreted=True) is None
-    assert GPU or "not on cpu" in why_square_unsupported(q, k, v, mask)
-    wide = torch.zeros(1, 2, 5, 130, device=DEVICE)
-    for reason, arguments in [
-        ("one type", (q.double(), k, v)),
-        ("not empty", (q, k[:, :, :3], v)),
-        ("not empty", (q[:, :, :0], k, v)),
-        ("head widths", (wide, wide, wide)),
-        ("mask", (q, k, v, mask.float())),
-        ("a bias", (q, k, v, None, q[..., 0])),
-    ]:
-        with pytest.raises(ValueError, match=reason):
-            triton_square_attention(*arguments[:3], PolynomialKernel(0.25, True), *arguments[3:])
 
 
 @pytest.mark.gpu

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from performer_string.ops.forms import FeatureForm
-from performer_string.ops.triton.device import WIDEST, is_interpreted, why_other_inputs
+from performer_string.ops.triton.device import WIDEST, why_other_inputs
 from performer_string.ops.triton.operator import fused_forward, run_backward, run_forward
 from performer_string.utils.autograd import first_order
 
@@ -49,61 +49,30 @@ def why_not_importable() -> str | None:
     return _import_kernels()
 
 
-def why_unsupported(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    form: FeatureForm,
-    planes: tuple[Tensor, Tensor] | None = None,
-    key_mask: Tensor | None = None,
-    key_bias: Tensor | None = None,
-    *,
-    interpreted: bool = False,
-) -> str | None:
-    """Return why `triton_linear_attention` does not apply to these arguments, or None where it does.
+def why_unsupported(q: Tensor, k: Tensor, v: Tensor, form: FeatureForm, *others: Tensor | None) -> str | None:
+    """Return why `triton_linear_attention` does not apply to arguments that fit together, or None where it does.
 
     Any number of tokens and features is supported. Below 16 features or a head width of 32 the matrix units are padded.
 
     Args:
-        q, k, v, form, planes, key_mask, key_bias: see `triton_linear_attention`.
-        interpreted: whether Triton's interpreter runs the kernels, which does so on any device.
+        q, k, v, form: see `triton_linear_attention`.
+        others: its other tensors.
 
     Returns:
         A reason for a log. What varies from call to call comes after ", not ".
     """
-    if (reason := why_other_inputs(q, k, v, interpreted)) is not None:
+    if (reason := why_other_inputs(q, k, v, [form.weight, *others])) is not None:
         return reason
-    if q.dim() != 4 or q.shape != k.shape or q.shape[:3] != v.shape[:3] or not q.numel() or not v.numel():
+    if q.shape != k.shape or not q.numel() or not v.numel():
         return f"q, k and v [B, H, N, d], not empty, not {list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
     d, dv = q.shape[-1], v.shape[-1]
     if d % 2 or max(d, dv) > WIDEST:
         return f"even head widths up to {WIDEST}, not {d} with values of {dv}"
-    if form.weight.dim() != 3 or form.weight.shape[::2] != (q.shape[1], d):
-        return f"a projection [H, rows, d] = [{q.shape[1]}, rows, {d}], not {list(form.weight.shape)}"
     if form.weight.requires_grad and torch.is_grad_enabled():
         return "a learned projection has no gradient in the Triton kernels"
     if form.kind == "power" and not 1 <= form.order <= HIGHEST_ORDER:
         return f"powers from 1 to {HIGHEST_ORDER}, not {form.order}"
-    if planes is not None:
-        c, s = planes
-        if c.shape != s.shape or 2 * c.shape[-1] > d or not _broadcasts(c, q):
-            return f"planes [1 or B, 1 or H, N, P] with 2P <= d, not {list(c.shape)} and {list(s.shape)}"
-    if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (q.shape[0], q.shape[2])):
-        return f"a boolean key mask [B, N], not {key_mask.dtype} {list(key_mask.shape)}"
-    if key_bias is not None and (form.kind != "exponential" or key_bias.shape != q.shape[:3]):
-        return f"a bias of exponential features, [B, H, N], not of a {form.kind} and {list(key_bias.shape)}"
-    tensors = [k, v, form.weight, *(planes or ()), *(x for x in (key_mask, key_bias) if x is not None)]
-    if any(x.device != q.device for x in tensors):
-        return f"all tensors on one device, not {sorted({str(x.device) for x in [q, *tensors]})}"
     return why_not_importable()
-
-
-def _broadcasts(c: Tensor, q: Tensor) -> bool:
-    """Return whether [..., N, P] broadcasts to [B, H, N, P] of the queries, with all N tokens."""
-    lead, full = c.shape[:-1], q.shape[:-1]
-    return 2 <= c.dim() <= 4 and lead[-1] == full[-1] and all(
-        a in (1, b) for a, b in zip(lead, full[-len(lead) :], strict=True)
-    )  # fmt: skip
 
 
 def triton_linear_attention(
@@ -116,6 +85,8 @@ def triton_linear_attention(
     key_bias: Tensor | None = None,
 ) -> Tensor:
     """Linear attention in one pass over the keys and one over the queries, with features held in registers.
+
+    It checks nothing: `why_unsupported` says where it applies.
 
         o_i = sum_j phi(R_i q_i)^T phi(R_j k_j) v_j / sum_j phi(R_i q_i)^T phi(R_j k_j)
 
@@ -135,15 +106,9 @@ def triton_linear_attention(
         features are all zero is zero. float32 products follow
         `torch.backends.cuda.matmul.fp32_precision` (or `allow_tf32`).
 
-    Raises:
-        ValueError: arguments that `why_unsupported` has a reason against.
-
     Source: arXiv:2009.14794 (FAVOR+); arXiv:2502.02562, section 3.2 (rotations before the features);
     arXiv:2307.08691 (FlashAttention-2: blocks with an online maximum).
     """
-    reason = why_unsupported(q, k, v, form, planes, key_mask, key_bias, interpreted=is_interpreted(q))
-    if reason is not None:
-        raise ValueError(f"triton_linear_attention takes other arguments: {reason}.")
     weight = form.weight
     if form.mirrored:
         weight = torch.cat([weight, -weight], dim=1)  # [H, 2 rows, d]

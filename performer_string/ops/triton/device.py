@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,22 +14,23 @@ WIDEST = 128  # width of heads and values; beyond it the sums of a program leave
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-def why_other_inputs(q: Tensor, k: Tensor, v: Tensor, interpreted: bool) -> str | None:
-    """Return why the kernels do not run on the device, or for the types, of queries, keys and values; else None."""
-    if not interpreted and q.device.type != "cuda":
+def why_other_inputs(q: Tensor, k: Tensor, v: Tensor, others: Sequence[Tensor | None]) -> str | None:
+    """Return why the kernels do not run on the device, or for the types, of queries, keys and values; else None.
+
+    Args:
+        q, k, v: queries, keys and values.
+        others: other tensors that the kernels read. One of another device would be read out of bounds.
+    """
+    if q.device.type != "cuda":
         return f"the Triton kernels run on NVIDIA GPUs, not on {q.device.type}"
-    if not interpreted and torch.version.hip is not None:
+    if torch.version.hip is not None:
         return "the Triton kernels are tested on NVIDIA GPUs only"
-    if not interpreted and torch.cuda.get_device_capability(q.device) < (8, 0):
+    if torch.cuda.get_device_capability(q.device) < (8, 0):
         return "the Triton kernels need compute capability 8.0 (Ampere) or newer"
     if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
         return f"q, k and v of one type, float32, bfloat16 or float16, not {q.dtype}, {k.dtype} and {v.dtype}"
-    return None
-
-
-def is_interpreted(x: Tensor) -> bool:
-    """Return whether Triton's interpreter runs the kernels on a tensor, which is for tests on a CPU."""
-    return x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    devices = {str(x.device) for x in (q, k, v, *others) if x is not None}
+    return None if len(devices) == 1 else f"all tensors on one device, not {sorted(devices)}"
 
 
 def warn_of_plain_operations(log: logging.Logger, what: str, reason: str) -> None:

@@ -16,47 +16,31 @@ from torch.library import custom_op
 from performer_string.ops.forms import PolynomialKernel
 from performer_string.ops.polynomial_sums import summed_attention
 from performer_string.ops.triton.api import why_not_importable
-from performer_string.ops.triton.device import WIDEST, dense_rows, is_interpreted, product_precision, why_other_inputs
+from performer_string.ops.triton.device import WIDEST, dense_rows, product_precision, why_other_inputs
 from performer_string.utils._compat import is_batched_gradient
 from performer_string.utils.dtype import without_autocast
 
 INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? mask, float scale, bool lower"
 
 
-def why_square_unsupported(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None = None,
-    key_bias: Tensor | None = None,
-    *,
-    interpreted: bool = False,
-) -> str | None:
-    """Return why `triton_square_attention` does not apply to these arguments, or None where it does.
+def why_square_unsupported(q: Tensor, k: Tensor, v: Tensor, *others: Tensor | None) -> str | None:
+    """Return why `triton_square_attention` does not apply to arguments that fit together, or None where it does.
 
     Args:
-        q, k, v, key_mask, key_bias: see `triton_square_attention`.
-        interpreted: whether Triton's interpreter runs the kernels, which does so on any device.
+        q, k, v: see `triton_square_attention`.
+        others: its other tensors.
 
     Returns:
         A reason for a log. What varies from call to call comes after ", not ".
     """
-    if (reason := why_other_inputs(q, k, v, interpreted)) is not None:
+    if (reason := why_other_inputs(q, k, v, others)) is not None:
         return reason
-    fit = q.dim() == k.dim() == v.dim() == 4 and q.shape[:2] == k.shape[:2] and q.shape[3] == k.shape[3]
-    if not fit or k.shape[:3] != v.shape[:3] or not q.numel() or not v.numel():
-        return f"q, k and v [B, H, N, d], not empty, not {list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
+    if not q.numel() or not v.numel():
+        return f"q, k and v that are not empty, not {list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
     in_tf32 = q.dtype == torch.float32 and product_precision(q) == "tf32"
     widest = WIDEST // 2 if in_tf32 else WIDEST  # for the shared memory of any GPU
     if max(q.shape[-1], v.shape[-1]) > widest:
         return f"head widths up to {widest}, not {q.shape[-1]} with values of {v.shape[-1]}"
-    if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (k.shape[0], k.shape[2])):
-        return f"a boolean key mask [B, N], not {key_mask.dtype} {list(key_mask.shape)}"
-    if key_bias is not None and key_bias.shape != k.shape[:3]:
-        return f"a bias of the keys [B, H, N], not {list(key_bias.shape)}"
-    tensors = [k, v, *(x for x in (key_mask, key_bias) if x is not None)]
-    if any(x.device != q.device for x in tensors):
-        return f"all tensors on one device, not {sorted({str(x.device) for x in [q, *tensors]})}"
     return why_not_importable()
 
 
@@ -71,7 +55,8 @@ def triton_square_attention(
     """Attention with a polynomial kernel of rotated queries and keys, by N x N weights of which blocks are held.
 
     Sums are in float32, operands of matrix products in the type of the inputs. Second derivatives, and batches of
-    gradients, are computed by plain operations.
+    gradients, are computed by plain operations. Arguments are not checked: `why_square_unsupported` says where it
+    applies.
 
     Args:
         q, k: queries and keys, [B, H, Nq, d] and [B, H, Nk, d], of one type, d at most 128, with any strides over B, H
@@ -84,14 +69,8 @@ def triton_square_attention(
     Returns:
         Outputs, [B, H, Nq, dv] in the type of v, heads side by side in memory; zero where the sum of weights is zero.
 
-    Raises:
-        ValueError: arguments that `why_square_unsupported` has a reason against.
-
     Source: arXiv:2307.08691 (FlashAttention-2: blocks of queries and keys).
     """
-    reason = why_square_unsupported(q, k, v, key_mask, key_bias, interpreted=is_interpreted(q))
-    if reason is not None:
-        raise ValueError(f"triton_square_attention takes other arguments: {reason}.")
     inputs = (q, k, v, key_bias, key_mask, kernel.scale, kernel.lower)
     if torch.compiler.is_compiling():
         compiled: Tensor = _square_attention(*inputs)[0]
