@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -27,7 +28,6 @@ from eval.evaluations import Evaluation
 from eval.report import Row
 from performer_string.layers.inspection import AttentionInputs, inspect_attention
 from performer_string.models.vit.patches import blank_patches
-from performer_string.ops import reference
 from train.checkpoint import Trained
 from train.data.sizes import Size
 from train.testing import batches
@@ -61,12 +61,10 @@ def attention_statistics(
     q, k = inputs.rotated()
     prefix = k.shape[-2] - len(positions)
     some_q = q[:, :, prefix + queries]
-    weights = inputs.backend.weights(some_q, k, key_bias=inputs.key_bias).float()  # [B, H, R, P + N]
-    softmax = reference.softmax_weights(some_q, k, key_bias=inputs.key_bias)
+    some = replace(inputs, q=some_q, k=k, rotation=None)
+    weights, softmax = some.weights().float(), some.exact_weights()  # [B, H, R, P + N]
     limit = expected_backend(inputs.backend)
-    kernel = torch.full_like(weights, torch.nan)
-    if limit is not None:
-        kernel = limit.weights(some_q, k, key_bias=inputs.key_bias)
+    kernel = torch.full_like(weights, torch.nan) if limit is None else replace(some, backend=limit).weights()
 
     norms, blanks = k.norm(dim=-1), blank[:, None].to(k)  # [B, H, P + N], [B, 1, N]
     entropy = -torch.special.xlogy(weights, weights.clamp_min(0)).sum(-1).mean(-1)

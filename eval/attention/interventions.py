@@ -15,7 +15,13 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from eval.attention.dense_attention import expected_backend
-from eval.attention.token_interventions import fewer_tokens, moved_positions, near_keys, shuffled_patches
+from eval.attention.token_interventions import (
+    fewer_tokens,
+    moved_positions,
+    near_keys,
+    no_blank_patches,
+    shuffled_patches,
+)
 from eval.model_changes import Intervention, ModelChanges, each_and_all_layers, replace_backends
 from performer_string import ViT
 from performer_string.feature_maps import RandomFeatures
@@ -123,6 +129,7 @@ GROUPS: dict[str, Callable[[ViT], dict[str, Intervention]]] = {
     "draws": other_draws,
     "temperature": temperature,
     "thinned": fewer_tokens,
+    "blank": no_blank_patches,
     "near": near_keys,
     "moved": moved_positions,
     "shuffled": shuffled_patches,

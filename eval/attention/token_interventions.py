@@ -57,6 +57,8 @@ def thin_tokens(vit: ViT, changes: ModelChanges, layers: Sequence[int], pool: bo
 def fewer_tokens(vit: ViT) -> dict[str, Intervention]:
     """Test whether the number of tokens, rather than the distances between them, costs accuracy."""
     interventions: dict[str, Intervention] = {}
+    if vit.config.mask_blank_patches:
+        return interventions  # there are no blank ones to thin
     every_layer = list(range(len(vit.blocks)))
     has_mask, has_mean = "performer-pytorch" not in vit.config.kinds_of_attention(), vit.config.pool == "mean"
     if has_mask:
@@ -67,6 +69,18 @@ def fewer_tokens(vit: ViT) -> dict[str, Intervention]:
     if has_mask and has_mean:
         interventions["keys and pooling thinned"] = partial(thin_tokens, layers=every_layer, pool=True)
     return interventions
+
+
+def mask_blank(vit: ViT, changes: ModelChanges) -> None:
+    """Leave blank patches out, as keys and in the pooling, as `mask_blank_patches` does."""
+    changes.replace(vit.config, "mask_blank_patches", True)
+
+
+def no_blank_patches(vit: ViT) -> dict[str, Intervention]:
+    """Test whether blank patches, of which larger images have more, cost accuracy."""
+    if vit.config.mask_blank_patches or "performer-pytorch" in vit.config.kinds_of_attention():
+        return {}
+    return {"blank patches masked": mask_blank}
 
 
 def attend_nearby(vit: ViT, changes: ModelChanges, layers: Sequence[int]) -> None:

@@ -15,9 +15,10 @@ from eval.attention.estimator_report import plot, summary
 from eval.cli import main, parse_arguments
 from performer_string import grid_positions
 from performer_string.layers.backends import AttentionBackend, build_attention
-from performer_string.layers.inspection import AttentionInputs
+from performer_string.layers.inspection import AttentionInputs, inspect_attention
+from performer_string.models.vit.patches import blank_patches
 from tests.helpers.checkpoints import CONFIG, read, save
-from tests.helpers.large_weights import MODELS
+from tests.helpers.large_weights import MODELS, model, sparse_images
 
 POSITIONS = grid_positions((3, 4))
 
@@ -53,6 +54,17 @@ def test_statistics_of_known_weights(prefix):
     if not prefix:
         steps = torch.cat([steps, (POSITIONS[-1] - POSITIONS[0]).norm()[None]])
         torch.testing.assert_close(neighbour["distance"], steps.mean().expand(2, 3))
+
+
+@pytest.mark.parametrize("kind", ["arc-cosine", "softmax"])
+def test_masked_keys_have_no_weight(kind):
+    vit, images = model(kind, mask_blank_patches=True), sparse_images(4)
+    blank, positions = blank_patches(images, vit.patch), vit.grid_positions((4, 4))
+    for inputs in inspect_attention(vit, images):
+        measured = attention_statistics(inputs, torch.arange(16), positions, blank)
+        assert measured["weight on blanks"].abs().max() == 0
+        expected = total_variation(inputs.weights(), inputs.exact_weights())[:, :, vit.num_prefix :].mean(-1)
+        torch.testing.assert_close(measured["TV to softmax"], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_norms_and_their_quantiles():

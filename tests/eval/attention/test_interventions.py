@@ -21,7 +21,7 @@ from tests.helpers.checkpoints import CONFIG, read, save
 from tests.helpers.large_weights import MODELS, model, sparse_images
 
 MOVED = {f"positions moved by {n}" for n in (4, 8, 16, 32)}
-OF_ALL = {"near keys", "patches shuffled"}
+OF_ALL = {"near keys", "patches shuffled", "blank patches masked"}
 
 
 def titles_of(vit: ViT) -> set[str]:
@@ -169,6 +169,17 @@ def test_thinned_tokens_have_every_glyph():
     assert blank_patches(images, vit.patch).sum(-1).tolist() == [75, 75]
     mean = torch.stack([x[1:][m[1:]].mean(0) for x, m in zip(tokens[0], mask, strict=True)])
     torch.testing.assert_close(pooled[0], mean, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_masked_blank_patches_are_no_keys_and_not_pooled():
+    vit, images = model(), sparse_images(9)
+    with changed(vit, interventions(vit, ["blank"])["blank patches masked"]):
+        masked = vit(images)
+    torch.testing.assert_close(masked, vit(images, patch_mask=~blank_patches(images, vit.patch)))
+    for without in (model(mask_blank_patches=True), model("performer-pytorch")):
+        assert not interventions(without, ["blank"])
+    assert not interventions(model(mask_blank_patches=True), ["thinned"])
 
 
 @torch.no_grad()
