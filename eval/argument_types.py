@@ -7,10 +7,9 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from performer_string.utils.renames import current_name
 from train.data.sizes import Size
+from train.utils.yaml_file import read_value
 
 if TYPE_CHECKING:
     import torch
@@ -61,10 +60,7 @@ def task_option(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"an option of a task is NAME=VALUE, like dashes=24, not {text!r}")
-    try:
-        return name, yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise argparse.ArgumentTypeError(f"{value!r} is no value in YAML, like 24 or [1, 2]") from None
+    return name, read_value(value)
 
 
 class WithoutRepetitions(argparse.Action):

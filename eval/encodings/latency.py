@@ -30,8 +30,8 @@ from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold
 from performer_string.position.base import HeadWidthError
 from performer_string.position.rotation import Rotation
 from performer_string.utils.registry import lookup
-from train.command.recipe import parse_value
 from train.utils.progress import note, progress
+from train.utils.yaml_file import read_value
 
 REFERENCE = "rope"
 SPARSE: dict[str, dict[str, Any]] = {
@@ -75,7 +75,7 @@ def with_options(title: str) -> tuple[str, dict[str, Any]]:
     lookup("encoding", name, ENCODINGS)
     if bare := [pair for pair in pairs if not all(pair.partition("="))]:
         raise ValueError(f"options of an encoding are OPTION=VALUE, as in 'cayley-string k=8', not {bare[0]!r}.")
-    return name, {option: parse_value(value) for option, _, value in (pair.partition("=") for pair in pairs)}
+    return name, {option: read_value(value) for option, _, value in (pair.partition("=") for pair in pairs)}
 
 
 class TimedModel:

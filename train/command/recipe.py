@@ -15,9 +15,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from performer_string.utils.registry import nearest
+from train.utils.yaml_file import read_value
 
 SET_BY_SWEEP = {"seed_everything", "run_dir", "config", "ckpt_path"}  # options that a sweep sets for each run
 BEFORE_TRAINING = {"dry_run", "find_lr"}  # options that end the command without a training
@@ -111,14 +110,6 @@ def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name[2:].rstrip("+"), value if equals else after
 
 
-def parse_value(text: str) -> Any:
-    """Parse a value as YAML; text that is no YAML stays text."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-
-
 def flatten(name: str, value: Any) -> dict[str, Any]:
     """Return the nested fields in a value, by full name."""
     if not isinstance(value, Mapping):
@@ -135,22 +126,12 @@ def find_conflict(overrides: Mapping[str, Any], arguments: Sequence[str]) -> str
     """
     before = {key: flatten(key, override) for key, override in overrides.items()}
     for name, text in options_of(arguments):
-        new = flatten(name, text_value(text))
+        new = flatten(name, read_value(text))
         for key, old in before.items():
             replaced = name == key and new.keys() != old.keys()
-            if replaced or any(text_value(old[leaf]) != new[leaf] for leaf in new.keys() & old.keys()):
+            if replaced or any(read_value(old[leaf]) != new[leaf] for leaf in new.keys() & old.keys()):
                 return name
     return None
-
-
-def text_value(text: Any) -> Any:
-    """Parse a value as the parser does (1e-3 is a number there); text that is no YAML stays text."""
-    from jsonargparse import get_loader
-
-    try:
-        return get_loader("yaml")(text) if isinstance(text, str) else text
-    except (ValueError, yaml.YAMLError):
-        return text
 
 
 @functools.cache
@@ -218,12 +199,10 @@ def current_value(name: str, text: str) -> str:
         return current_name("feature map", text)
     if prefix is None:
         return text
-    from jsonargparse import get_loader  # it parses 1e-3 as a number, as the parser does
-
     path = Path(text).expanduser()
     try:
-        content = get_loader("yaml")(path.read_text(encoding="utf-8") if len(text) < 4096 and path.is_file() else text)
-    except (OSError, ValueError, yaml.YAMLError):  # the parser reports it
+        content = read_value(path.read_text(encoding="utf-8") if len(text) < 4096 and path.is_file() else text)
+    except (OSError, ValueError):  # the parser reports it
         return text
     current = current_recipe(content, prefix)
     return text if current == content else json.dumps(current)

@@ -17,10 +17,10 @@ from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.command.arguments import existing_recipe
-from train.command.recipe import check_fields, current_recipe, options_of, parse_value, unknown_field
+from train.command.recipe import check_fields, current_recipe, options_of, unknown_field
 from train.optim import OptimConfig
 from train.utils.imports import import_modules, module_names, naming_imports
-from train.utils.yaml_file import read_yaml
+from train.utils.yaml_file import read_value, read_yaml
 
 IMPORTS = "imports"
 
@@ -193,7 +193,7 @@ def read_sweep(path: Path, arguments: Sequence[str] = ()) -> Sweep:
     recipe = current_recipe(read_yaml(recipe_path))
     import_modules(recipe.get(IMPORTS))
     for text in (value for name, value in options_of(arguments) if name == IMPORTS):
-        import_modules(parse_value(text))
+        import_modules(read_value(text))
     where = str(path)
     try:
         sweep = SweepFile(**content)

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from performer_string.utils.files import read_json, write_aside
 from train.command.recipe import current_arguments, current_recipe, flatten, options_of
 from train.runs.recorded import PLACE
+from train.utils.yaml_file import read_value
 
 SETTINGS = "sweep.json"
 SOURCE = "data.source"
@@ -54,7 +57,7 @@ def current_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
     `data.watch_test` and `imports` are left out too.
     """
-    current = {name: current_recipe(settings.get(name)) for name in ("recipe", "overrides")}
+    current: dict[str, Any] = {name: current_recipe(settings.get(name)) for name in ("recipe", "overrides")}
     if current["recipe"]:
         current["recipe"].pop(IMPORTS, None)
     if isinstance(data := (current["recipe"] or {}).get("data"), dict):
@@ -65,8 +68,8 @@ def current_settings(settings: dict[str, Any]) -> dict[str, Any]:
     for name in (WATCHED, IMPORTS):
         arguments = without_option(arguments, name)
     arguments = without_option(arguments, PLACE) if has_place(settings) else arguments
-    current |= {"arguments": arguments, "seed": settings.get("seed")}
-    return dict(json.loads(json.dumps(current)))
+    current = read_value(yaml.safe_dump(current))  # as a file is read: former versions took 2e-1 for text
+    return {**current, "arguments": arguments, "seed": settings.get("seed")}
 
 
 def write_settings(folder: Path, settings: dict[str, Any]) -> None:

@@ -174,10 +174,14 @@ def test_bad_sweeps(tmp_path, changes, message):
         read_sweep(write_sweep(tmp_path, **changes))
 
 
-def test_number_read_as_text(tmp_path):
-    path = write_sweep(tmp_path, models={"a": {"model.vit.drop_path": "2e-1"}})
-    with pytest.raises(ValueError, match=r"a: drop_path must be float, not '2e-1'. YAML reads .* write 0\.2"):
-        read_sweep(path)
+def test_numbers_are_those_of_a_recipe(tmp_path):
+    """`train fit` has taken 1e-3 for a number, and a sweep of the same recipe refused it as text."""
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("model: {optim: {lr: 1e-3}}\n")
+    path = tmp_path / "sweep.yaml"
+    path.write_text(f"recipe: {recipe}\nmodels: {{a: {{model.vit.drop_path: 2e-1, model.optim.warmup: 0.2}}}}\n")
+    (run,) = read_sweep(path).runs
+    assert run.overrides == {"model.vit.drop_path": 0.2, "model.optim.warmup": 0.2}
 
 
 def test_sweep_that_is_no_yaml(tmp_path):

@@ -22,6 +22,12 @@ def test_watching_the_test_images_is_no_other_setting(tmp_path, change):
     assert other_settings(tmp_path, current_settings(SETTINGS | {change: watched[change]})) == {}
 
 
+def test_settings_of_before_numbers_like_2e_1_were_read(tmp_path):
+    now = {"overrides": {"trainer.max_time": 2e-1}, "recipe": None, "arguments": ["--ema", "5e-1"], "seed": 0}
+    write_settings(tmp_path, {**now, "overrides": {"trainer.max_time": "2e-1"}})
+    assert other_settings(tmp_path, current_settings(now)) == {}
+
+
 @pytest.mark.parametrize("change", ["recipe", "overrides", "arguments"])
 def test_imports_are_no_other_setting(tmp_path, change):
     """They make names known: a run of such a name is of the setting with that name."""
