@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections import Counter
@@ -13,17 +14,8 @@ import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 
 from eval.attention.picture_files import Picture, picture_of
-from eval.attention.picture_grid import (
-    LINE,
-    Title,
-    column_widths,
-    figure_width,
-    in_blocks,
-    picture_grid,
-    wrapped_alike,
-    write_title,
-)
-from eval.plotting.style import GREY, VERMILLION
+from eval.plotting.axes import note_below
+from eval.plotting.style import VERMILLION, new_figure, width_or
 from eval.report import Row, unique
 from train.utils.output import printable
 
@@ -37,8 +29,9 @@ MEANINGS = {
     "class": "class token: what is classified",
     "rollout": "rollout: from what is classified through all layers up to this one",
 }
-NOTE, EDGE = 0.1, 0.08  # in inches: height of a line of the note, and margin
-LETTER = 0.045  # width of a letter of the note, in inches
+CELL, NARROWEST, BESIDE = 1.3, 0.75, 1.6  # in inches: a picture, the narrowest column, and room for names and the bar
+LINE, LETTER = 0.13, 0.062  # in inches: a line and a letter of a title
+ACROSS = 8  # most columns beside each other; further ones are below
 LEAST = 0.1  # lowest weight, relative to equal weights, on the colour scale
 NEARLY_EQUAL = 10.0  # % that the largest weight exceeds the smallest, as in models that have learned nothing
 DARKEST, OPACITY = 0.55, 0.7  # grey value of black beneath a map, and the map's opacity: colours match the bar
@@ -81,6 +74,16 @@ def nearly_equal(rows: Sequence[Row]) -> list[str]:
     return said
 
 
+def columns_across(groups: Sequence[tuple[Any, Any, Any]], most: int) -> int:
+    """Return how many of the columns are beside each other, in rows of about equal length.
+
+    The resolutions of a model stay beside each other where they fit.
+    """
+    unit = together(groups) if together(groups) <= most else 1
+    units = math.ceil(len(groups) / unit)
+    return unit * math.ceil(units / math.ceil(units / (most // unit)))
+
+
 def overlay_figure(rows: Sequence[Row]) -> Figure:
     """Draw the image, and below it the attention map of each layer over the image."""
     groups, layers = grouped(rows), sorted(unique(rows, "layer"))
@@ -89,49 +92,55 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
     scale = lowest_to_highest if each else relative_to_equal
     relative = {key: {layer: scale(m) for layer, m in of.items()} for key, of in maps.items()}
     norm = Normalize(0, 1) if each else colour_scale([m for of in relative.values() for m in of.values()])
-    grids = [next(iter(of.values())).shape for of in relative.values()]
     firsts = [next(iter(of_layers.values()))[0] for of_layers in groups.values()]
     pictures = [picture_of(first) for first in firsts]
     shown = [*([] if all(picture is None for picture in pictures) else [None]), *layers]  # None: the image
-    aspects = [width / height for height, width in grids]
-    blocks = in_blocks(aspects, together(groups))
-    parts = [title_of(first, kind) for (kind, _, _), first in zip(groups, firsts, strict=True)]
-    titles = wrapped_alike(parts, column_widths(blocks))
-    note = textwrap.wrap(note_of(rows), int((figure_width(blocks) - 2 * EDGE) / LETTER))
-    figure, axes = picture_grid(blocks, aspects, len(shown), LINE * len(titles[0]) + 0.08, NOTE * len(note) + 2 * EDGE)
+    aspect = max(m.shape[1] / m.shape[0] for of in maps.values() for m in of.values())
+    column = max(NARROWEST, CELL * aspect)
+    across = columns_across(list(groups), ACROSS)
+    if (room := width_or(0.0) - BESIDE) > 0:
+        across = columns_across(list(groups), max(1, min(ACROSS, int(room / NARROWEST))))
+        column = room / across
+    titles = [title_of(first, kind, int(column / LETTER)) for (kind, *_), first in zip(groups, firsts, strict=True)]
+    blocks, above = math.ceil(len(groups) / across), LINE * (1 + max(title.count("\n") for title in titles))
+    height = blocks * (above + len(shown) * (min(column, CELL * aspect) / aspect + 0.12)) + 0.6
+    figure = new_figure(across * column + BESIDE, height)
+    figure.set_layout_engine("compressed" if CELL * aspect >= NARROWEST else "constrained")  # titles are wider
+    axes = figure.subplots(blocks * len(shown), across, squeeze=False)
+    for axis in axes.flat:
+        axis.set(xticks=[], yticks=[], frame_on=False)
     drawn: Any = None
-    columns = zip(axes.T, groups.items(), firsts, titles, pictures, strict=True)
-    for column, ((kind, model, size), of_layers), first, title, picture in columns:
-        for axis, layer in zip(column, shown, strict=True):
+    columns = zip(groups.items(), firsts, titles, pictures, strict=True)
+    for number, ((key, of_layers), first, title, picture) in enumerate(columns):
+        block, place = divmod(number, across)
+        for row, layer in enumerate(shown):
+            axis = axes[block * len(shown) + row, place]
+            if place == 0 and layer is not None:
+                axis.set_ylabel(f"layer {layer}")
             if layer is not None and layer not in of_layers:  # this model has fewer layers
                 continue
-            weights = relative[kind, model, size][next(iter(of_layers)) if layer is None else layer]
+            weights = relative[key][next(iter(of_layers)) if layer is None else layer]
             show_picture(axis, picture, weights.shape, 0.0 if layer is None else DARKEST)
             if layer is not None:
                 drawn = axis.imshow(weights, norm=norm, cmap=COLOURS_OF_EACH if each else "viridis", alpha=OPACITY)
-            if kind == "query":
+            if key[0] == "query":
                 mark(axis, str(first["query"]))
-        write_title(column[0], title)
-    for first_of_block in range(0, len(aspects), len(blocks[0])):
-        for axis, layer in zip(axes[-len(layers) :, first_of_block], layers, strict=True):
-            axis.text(-0.04, 0.5, f"layer {layer}", rotation=90, ha="right", va="center", transform=axis.transAxes)
+        axes[block * len(shown), place].set_title(title, fontsize=7, parse_math=False)
     add_colour_bar(figure, axes, drawn, each)
     heads = rows[0]["head"]
     kinds = "rollout" if unique(rows, "kind") == ["rollout"] else "attention"
-    heading = f"{kinds}, {'mean over heads' if heads == 'mean' else f'head {heads}'}"
-    figure.suptitle(heading, fontsize=8, y=1 - 0.06 / figure.get_figheight(), va="top")
-    foot = EDGE / figure.get_figheight()
-    figure.text(0.5, foot, "\n".join(note), fontsize=6, color=GREY, ha="center", va="bottom", parse_math=False)
+    figure.suptitle(f"{kinds}, {'mean over heads' if heads == 'mean' else f'head {heads}'}", fontsize=8)
+    note_below(figure, note_of(rows))
     return figure
 
 
-def title_of(row: Row, kind: str) -> Title:
-    """Return the title above a column, as parts for `wrapped`."""
+def title_of(row: Row, kind: str, letters: int) -> str:
+    """Return the title above a column, in lines of so many letters."""
     name, _, percent = str(row["answer"]).removesuffix(" %").rpartition(" ")
-    lines = [(str(row["model"]), "", ""), (f"{row['resolution']} px", "", ""), (name, "answer: ", f" {percent} %")]
+    parts = [str(row["model"]), f"{row['resolution']} px", f"answer: {name} {percent}\N{NO-BREAK SPACE}%"]
     if known := EXAMPLE.fullmatch(str(row["image"])):
-        lines.append((known[1], "truth: ", ""))
-    return [*lines, (TITLES[kind], "", "")]
+        parts.append(f"truth: {known[1]}")
+    return "\n".join(line for part in [*parts, TITLES[kind]] for line in textwrap.wrap(printable(part), letters))
 
 
 def note_of(rows: Sequence[Row]) -> str:
@@ -172,12 +181,9 @@ def colour_scale(maps: Sequence[Picture]) -> LogNorm:
 
 def add_colour_bar(figure: Figure, axes: Any, drawn: Any, each: bool) -> None:
     """Add the colour bar of all maps beside them, on the same grey background."""
-    width, right = figure.get_figwidth(), max(axis.get_position().x1 for axis in axes[-1])
-    low_end = axes[-1, -1].get_position().y0
-    height = axes[0, 0].get_position().y1 - low_end
-    box = (right + 0.15 / width, low_end + 0.15 * height, 0.1 / width, 0.7 * height)
     low, high = drawn.norm.vmin, drawn.norm.vmax
-    bar = figure.colorbar(drawn, cax=figure.add_axes(box), extend="min" if not each and low <= LEAST else "neither")
+    end = "min" if not each and low <= LEAST else "neither"
+    bar = figure.colorbar(drawn, ax=list(axes.flat), extend=end, shrink=0.7, fraction=0.03, aspect=25)
     bar.ax.set_facecolor((DARKEST,) * 3)
     if each:
         bar.set_ticks([0, 0.5, 1], labels=["0", "0.5", "1"])

@@ -147,7 +147,7 @@ def legend_width(names: Sequence[str], columns: int) -> float:
 def note_below(figure: Figure | SubFigure, text: str) -> None:
     """Write the caption below a figure: split, images, and the meaning of bars and bands."""
     per_line = int(figure.bbox.width / figure.dpi * 72 / (6 * 0.52))
-    figure.supxlabel("\n".join(textwrap.wrap(text, per_line)), fontsize=6, color=GREY)
+    figure.supxlabel("\n".join(textwrap.wrap(text, per_line)), fontsize=6, color=GREY, parse_math=False)
 
 
 def plain_logarithm(axis: Axis) -> None:

@@ -12,8 +12,7 @@ from PIL import Image
 
 from eval.attention import picture_files
 from eval.attention.maps import attention_map, layers_of
-from eval.attention.overlay import as_map, each_normalised, grouped, overlay_figure, together
-from eval.attention.picture_grid import in_blocks
+from eval.attention.overlay import as_map, columns_across, each_normalised, grouped, overlay_figure, together
 from eval.attention.pictures_report import notes, summary
 from eval.cli import main
 from eval.plotting.style import paper_style
@@ -66,8 +65,7 @@ def test_two_models_over_an_image(tmp_path, photograph, capsys):
     shapes = [axis.images[1].get_array().shape for axis in axes if len(axis.images) == 2]
     assert sorted(set(shapes)) == [(5, 5), (6, 8)]
     assert len(shapes) == 4 * 1 + 4 * 2  # of the first model the second layer is left out
-    (bar,) = [axis for axis in axes if axis.get_ylabel()]
-    assert bar.get_ylabel() == "weight relative to equal weights"
+    assert axes[-1].get_ylabel() == "weight relative to equal weights"
 
 
 def test_colours_are_relative_to_equal_weights():
@@ -97,7 +95,7 @@ def test_each_map_may_have_its_own_scale():
     assert low[2] > 2 * low[0]
     assert high[0] > 2 * high[2]
     assert [text.get_text() for text in figure.axes[-1].get_yticklabels()] == ["0", "0.5", "1"]
-    assert "from the lowest (0) to the highest (1) of each map" in figure.texts[-1].get_text().replace("\n", " ")
+    assert "from the lowest (0) to the highest (1) of each map" in figure.get_supxlabel().replace("\n", " ")
 
 
 def test_colours_of_nearly_equal_weights():
@@ -116,7 +114,7 @@ def above_and_below(**changes) -> tuple[list[str], str]:
     row = {"kind": "query", "model": "m", "resolution": Size.of(24), "layer": 0, "head": "mean", "query": "0,1"}
     row |= {"image": "none.png", "answer": "french horn 50 %", "weight": 0.25, **changes}
     figure = overlay_figure([{**row, "row": y, "column": x} for y in range(2) for x in range(2)])
-    return [text.get_text() for text in figure.axes[0].texts][::-1], figure.texts[-1].get_text().replace("\n", " ")
+    return figure.axes[0].get_title().replace("\xa0", " ").split("\n"), figure.get_supxlabel().replace("\n", " ")
 
 
 def test_many_columns_are_drawn_in_blocks():
@@ -126,24 +124,19 @@ def test_many_columns_are_drawn_in_blocks():
     models = [f"model {number:02}" for number in range(9)]
     rows = [{**row, "model": name, "row": y, "column": x} for name in models for y in range(2) for x in range(2)]
     figure = overlay_figure(rows)
-    boxes = [axis.get_position() for axis in figure.axes[:-1]]  # without the colour bar
-    tops, lefts = [round(box.y0, 6) for box in boxes], [round(box.x0, 6) for box in boxes]
-    assert tops == [tops[0]] * 5 + [tops[5]] * 4
-    assert tops[5] < tops[0]
-    assert lefts[5:] == lefts[:4]
-    assert figure.axes[-1].get_position().x0 > boxes[4].x1
-    assert [text.get_text() for axis in figure.axes for text in axis.texts].count("layer 0") == 2
+    assert [bool(axis.images) for axis in figure.axes[:-1]] == [True] * 9 + [False]  # without the colour bar
+    assert [axis.get_title().partition("\n")[0] for axis in figure.axes[:9]] == models
+    assert [number for number, axis in enumerate(figure.axes) if axis.get_ylabel() == "layer 0"] == [0, 5]
 
 
 def test_a_model_stays_in_one_block():
-    """The resolutions of a model are beside each other: 18 columns would be 6 each, 20 would be 7 each."""
-    assert [len(block) for block in in_blocks([1.0] * 18, 2)] == [6, 6, 6]
-    assert [len(block) for block in in_blocks([1.0] * 20, 2)] == [8, 8, 4]
-    assert [len(block) for block in in_blocks([1.0] * 20)] == [7, 7, 6]
-    assert [len(block) for block in in_blocks([1.0] * 20, 10)] == [7, 7, 6]  # of which no block holds one
-    groups = [("class", name, size) for name in ("a", "b") for size in (8, 16)]
+    """The resolutions of a model are beside each other: 20 columns would be 7, 7 and 6."""
+    groups = [("class", name, size) for name in range(10) for size in (8, 16)]
     assert together(groups) == 2
     assert together([*groups, ("class", "c", 8)]) == 1
+    assert [columns_across(groups[:count], 8) for count in (4, 18, 20)] == [4, 6, 8]
+    assert columns_across([("class", name, 8) for name in range(20)], 8) == 7
+    assert columns_across([("class", name, size) for name in "ab" for size in range(10)], 8) == 7  # no row holds one
 
 
 @pytest.mark.parametrize(
@@ -159,23 +152,24 @@ def test_titles_wrap_and_keep_apart(width, size, models):
     with paper_style(width):
         figure = overlay_figure(rows)
         canvas = FigureCanvasAgg(figure)
-        columns = [[text for text in axis.texts if "layer" not in text.get_text()] for axis in figure.axes[:-1]]
-        boxes = [[text.get_window_extent(canvas.get_renderer()) for text in texts] for texts in columns]
-    for texts, own in zip(columns, boxes, strict=True):
-        others = [box for other in boxes if other is not own for box in other]
-        assert not any(box.overlaps(other) for box in own for other in others)
-        title = " ".join(text.get_text() for text in reversed(texts))
-        assert "query: orange square" in title
-        assert " 38 %" in title
-        assert min(box.x0 for box in own) >= 0
+        canvas.draw()
+        titles = [axis.title for axis in figure.axes[:-1] if axis.get_title()]
+        boxes = [title.get_window_extent(canvas.get_renderer()) for title in titles]
+    assert len(titles) == models
+    for title, box in zip(titles, boxes, strict=True):
+        assert not any(box.overlaps(other) for other in boxes if other is not box)
+        text = title.get_text().replace("\n", " ")
+        assert "query: orange square" in text
+        assert " 38\xa0%" in text
+        assert box.x0 >= 0
 
 
 def test_the_figure_says_what_it_shows():
     lines, note = above_and_below()
-    assert lines == ["layer 0", "m", "24 px", "answer: french horn 50 %", "query: orange square"]
+    assert lines == ["m", "24 px", "answer: french horn", "50 %", "query: orange square"]
     assert note.startswith("none.png; colours: weight of a patch, where 1 is that of equal weights; query: the patch")
     lines, note = above_and_below(kind="rollout", image="test image 3: church")
-    assert lines[3:] == ["answer: french horn 50 %", "truth: church", "rollout"]
+    assert lines[2:] == ["answer: french horn", "50 %", "truth: church", "rollout"]
     assert note.startswith("test image 3; colours")
 
 
