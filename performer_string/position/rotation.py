@@ -76,6 +76,12 @@ def split_heads(x: Tensor, count: int, dim: int) -> list[Tensor]:
     return [x] * count if x.shape[dim] == 1 else list(x.chunk(count, dim))
 
 
+def samples(leading: Sequence[int]) -> str:
+    """Return the number of samples in words, from the numbers of samples and heads."""
+    count = " x ".join(map(str, leading[:-1])) or "1"
+    return f"{count} sample{'' if count == '1' else 's'}"
+
+
 def check_rotation_input(x: Tensor, leading: Sequence[int], num_positions: int, head_dim: int) -> None:
     """Check that x has the tokens and heads of a rotation. Otherwise positions would broadcast over tokens.
 
@@ -114,8 +120,8 @@ def check_rotation_input(x: Tensor, leading: Sequence[int], num_positions: int, 
         )
     if not fits:
         raise ValueError(
-            f"the rotation is of {tuple(leading[:-1])} samples, and not of {tuple(samples_heads[:-1])}: positions are "
-            f"[N, C], alike for all samples, or [B, N, C]."
+            f"the rotation is of {samples(leading)}, and not of {samples(samples_heads)}: positions are [N, C], alike "
+            f"for all samples, or [B, N, C]."
         )
 
 

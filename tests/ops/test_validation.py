@@ -68,7 +68,7 @@ def test_rotations(attend):
         with pytest.raises(ValueError, match=f"the rotation is of {count} positions and not of 5"):
             attend(q, q, q, rotation=rotation)
     for head_dim, shape, message in (
-        (D, (2, 5, 2), r"the rotation is of \(2,\) samples, and not of \(1,\): positions"),
+        (D, (2, 5, 2), "the rotation is of 2 samples, and not of 1 sample: positions"),
         (4, (5, 2), f"of heads of width 4, and not of {D}"),
     ):
         rotation = build_encoding("rope", head_dim=head_dim, num_heads=H)(torch.rand(shape))

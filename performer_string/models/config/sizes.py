@@ -35,7 +35,7 @@ def patch_grid(sizes: Sequence[int], patch: Sequence[int]) -> tuple[int, ...]:
         near = [max((size + p // 2) // p, 1) * p for size, p in zip(sizes, patch, strict=True)]
         image, patches, better = (" x ".join(map(str, each)) for each in (sizes, patch, near))
         raise ValueError(
-            f"an image of {image} pixels is not divisible into patches of {patches}. Resize it, for example to "
-            f"{better}."
+            f"an image of {image} pixels is not divisible into patches of {patches}. Resize, cut or pad it, for "
+            f"example to {better}."
         )
     return tuple(size // p for size, p in zip(sizes, patch, strict=True))

@@ -202,7 +202,7 @@ def test_drop_path_keeps_the_mean_and_is_off_in_evaluation():
     [
         (
             {"image_size": 30},
-            "30 x 30 pixels is not divisible into patches of 4 x 8. Resize it, for example to 32 x 32",
+            "30 x 30 pixels is not divisible into patches of 4 x 8. Resize, cut or pad it, for example to 32 x 32",
         ),
         ({"num_heads": 5}, "width 24 is not divisible by 5 heads"),
         ({"encoding": "ropee"}, "unknown encoding 'ropee'. Did you mean 'rope'"),
