@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from performer_string.models.config import ViTConfig
-from performer_string.models.files.card import accuracy_cells, architecture, table
+from performer_string.models.files.card import architecture
+from performer_string.models.files.metrics import accuracy_cells, table
 from performer_string.models.files.published import CONFIG, read_config
 from performer_string.models.files.weights import WEIGHTS
 

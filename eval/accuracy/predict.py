@@ -27,9 +27,9 @@ from eval.accuracy import image_files
 from eval.accuracy.predict_report import SHOWN, answers_in
 from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
-from eval.models import class_names, load_model
+from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
-from performer_string import ViT, fold
+from performer_string import Preprocessing, ViT, fold
 from performer_string.models.config import patch_and_image
 from performer_string.models.files.checkpoint import find_checkpoint
 from performer_string.utils.files import write_aside
@@ -89,9 +89,26 @@ def grey_note(vit: ViT, paths: Sequence[str], size: Sequence[int] | None) -> str
     return f"{were} made grey, as those of the training{much}: the answers may mean little."
 
 
+def outputs_with_probabilities(vit: ViT, path: object) -> Preprocessing:
+    """Return what is known of a model's outputs, which must be logits of classes or labels.
+
+    Raises:
+        ValueError: a model whose outputs are numbers, or which has one output and no choice between classes.
+    """
+    known = preprocessing_of(vit, str(path))
+    if known.outputs == "numbers" or (known.outputs == "class" and vit.config.num_classes == 1):
+        count = vit.config.num_classes
+        raise ValueError(
+            f"{path} has {count} number{'s' if count > 1 else ''} as output, and no classes to choose from. In Python: "
+            f"ViT.from_pretrained(...)(images). A model of one label says so by Preprocessing(outputs='labels')."
+        )
+    return known
+
+
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each file, in the order of their folders and names."""
     vit = load_model(options.checkpoint[0], videos=True)
+    known = outputs_with_probabilities(vit, options.checkpoint[0])
     files, names = image_files.files_of(vit, options.checkpoint[0], options), class_names(vit)
     vit = (fold(vit) if options.fold else vit).to(device)
     read, top = list[str](), min(options.top, len(names))
@@ -100,7 +117,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             yield make_row(path, top, options.native, error=image)
         else:
             read.append(path)
-            values, indices = logits.softmax(-1).topk(top)
+            values, indices = known.probabilities(logits).topk(top)
             answer = [(names[i], p) for i, p in zip(indices.tolist(), values.tolist(), strict=True)]
             yield make_row(path, top, options.native, Size.of(image.shape[1:]), answer)
     if len(vit.patch) == 3:  # the notes are of images

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from performer_string.images.normalisation import BACKGROUND, NORMALISATION
+from performer_string.utils.registry import choose
 from performer_string.utils.validation import check_positive
 
+Outputs = Literal["class", "labels", "numbers"]
 ARROWS = ("up", "left", "down", "right")  # classes of the arrow task, which checkpoints did not always hold
 
 
@@ -23,19 +25,25 @@ def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Classes and normalisation of a trained model.
+    """Normalisation of a trained model's images, and the meaning of its outputs.
 
     Attributes:
         mean: mean of each channel, of images in [0, 1].
         std: standard deviation of each channel, of images in [0, 1].
-        classes: names of the classes, in the order of the logits; empty where they are not known.
+        classes: names of the classes, labels or numbers, in the order of the outputs; empty where they are not known.
         background: colour beneath transparent images: red, green and blue, 0 to 255.
+        outputs: what the outputs are: logits of `class`, of which each image has one (softmax); logits of `labels`, of
+            which it has any number (sigmoid); or `numbers`, as of a regression.
+
+    Raises:
+        ValueError: values that contradict each other, or are out of range.
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     classes: tuple[str, ...] = ()
     background: tuple[int, ...] = BACKGROUND
+    outputs: Outputs = "class"
 
     def __post_init__(self) -> None:
         for name in ("mean", "std", "classes", "background"):  # lists where they come from JSON
@@ -44,6 +52,7 @@ class Preprocessing:
             raise ValueError(f"mean and std need a number for each channel, not {self.mean} and {self.std}.")
         for value in self.std:
             check_positive("std", value)
+        choose("outputs of the preprocessing", self.outputs, Outputs)
 
     @classmethod
     def of_checkpoint(cls, content: Mapping[str, Any]) -> Preprocessing | None:
@@ -60,8 +69,19 @@ class Preprocessing:
         return cls(config["mean"] or mean, config["std"] or std, classes, background)
 
     def plain(self) -> dict[str, Any]:
-        """Return the fields as lists, for JSON, and for checkpoints that load with `weights_only=True`."""
-        return {name: list(value) for name, value in asdict(self).items()}
+        """Return the fields as plain values, for JSON, and for checkpoints that load with `weights_only=True`."""
+        plain = {name: list(value) for name, value in asdict(self).items() if name != "outputs"}
+        return plain if self.outputs == "class" else {**plain, "outputs": self.outputs}  # as earlier versions read it
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probability of each class or label from logits [..., classes], of the same shape.
+
+        Raises:
+            ValueError: outputs that are numbers, and no logits.
+        """
+        if self.outputs == "numbers":
+            raise ValueError("this model's outputs are numbers, and no logits: there are no probabilities.")
+        return logits.sigmoid() if self.outputs == "labels" else logits.softmax(-1)
 
     def normalise(self, images: Tensor) -> Tensor:
         """Return uint8 images [.., C, H, W] as normalised floats."""

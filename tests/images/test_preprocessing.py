@@ -107,3 +107,16 @@ def test_transform_can_be_pickled():
 def test_a_channel_without_deviation_is_refused():
     with pytest.raises(ValueError, match="std must be positive, not 0"):
         Preprocessing((0.5, 0.5), (0.0, 0.5))
+
+
+def test_probabilities_follow_the_outputs():
+    logits = torch.tensor([[2.0, -1.0, 0.5]])
+    made = {outputs: Preprocessing((0.5,), (0.5,), outputs=outputs) for outputs in ("class", "labels", "numbers")}
+    assert torch.equal(made["class"].probabilities(logits), torch.softmax(logits, -1))
+    assert torch.equal(made["labels"].probabilities(logits), torch.sigmoid(logits))
+    with pytest.raises(ValueError, match="numbers, and no logits"):
+        made["numbers"].probabilities(logits)
+    assert "outputs" not in made["class"].plain()  # earlier versions read it
+    assert Preprocessing(**made["labels"].plain()) == made["labels"]
+    with pytest.raises(ValueError, match=r"unknown outputs of the preprocessing 'label'\. Did you mean 'labels'"):
+        Preprocessing((0.5,), (0.5,), outputs="label")

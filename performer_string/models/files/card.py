@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.files.citation import citation
+from performer_string.models.files.metrics import accuracy_table, check_metric, hub_value, table
 
 if TYPE_CHECKING:
     from performer_string.models.vit.model import ViT
@@ -18,6 +19,7 @@ LIMITS = (
     "Inputs must be normalised as in training, as above.",
     "Attention is bidirectional, and each side of an image must be a whole number of patches.",
 )
+REGRESSION = "image-regression"  # the Hub has no name for it
 TAGS = ["performer_string", "vision-transformer", "string-position-encoding"]
 
 
@@ -31,8 +33,9 @@ class ModelDetails:
         licence: licence by its SPDX name, such as `apache-2.0`; empty where none is given.
         command: command that trained the model.
         environment: lines on the code, the device and the versions that trained it.
-        metrics: accuracies, each with `split`, `resolution` (as 108 or 96x128), `tokens` and `accuracy`. `low` and
-            `high` (of the 95 % interval) and `images` are there where they are known. Percentages.
+        metrics: figures, each with `split`, `resolution` (as 108 or 96x128), `tokens` and one value: `accuracy`, or
+            another under its own name, such as `mAP` or `MAE`. `low` and `high` (of the 95 % interval) and `images` are
+            there where they are known. An accuracy is a percentage.
         limits: sentences on what the model is not for, besides the limits of every model.
         imports: names of the user's own modules that add parts of the model, to be imported before it is loaded.
         training: facts on the data and the training that an evaluation needs: see `train.publish`.
@@ -51,6 +54,8 @@ class ModelDetails:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w][\w.-]*", self.name):
             raise ValueError(f"a model's name has letters, digits, dots, dashes and underscores, not {self.name!r}.")
+        for metric in self.metrics:
+            check_metric(metric)
 
 
 def describe_attention(config: ViTConfig) -> str:
@@ -88,10 +93,15 @@ def facts(model: ViT, details: ModelDetails) -> list[tuple[str, str]]:
             "images",
             f"{sides} pixels with {channels}, in {math.prod(model.train_grid)} patches of {patches}",
         ),
-        ("classes", classes),
+        (outputs_of(model) if outputs_of(model) != "class" else "classes", classes),
         *([("frames", chosen)] if (chosen := frames_chosen(details)) else []),
         ("trained on", details.dataset or "not recorded"),
     ]
+
+
+def outputs_of(model: ViT) -> str:
+    """Return what the outputs of a model are, as in its `Preprocessing`."""
+    return "class" if model.preprocessing is None else model.preprocessing.outputs
 
 
 def frames_chosen(details: ModelDetails) -> str:
@@ -105,31 +115,8 @@ def frames_chosen(details: ModelDetails) -> str:
     )
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    cells = [columns, ["---"] * len(columns), *rows]
-    return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in cells]
-
-
-def accuracy_cells(metric: Mapping[str, Any]) -> list[str]:
-    """Return the cells of one accuracy: split, resolution, tokens, accuracy with its interval, images."""
-    interval = f" ({metric['low']:.1f}-{metric['high']:.1f})" if "low" in metric else ""
-    accuracy = f"{metric['accuracy']:.1f}{interval}"
-    if "mIoU" in metric:  # a dense head; the interval is that of the mIoU
-        accuracy = f"mIoU {metric['mIoU']:.1f}{interval}; {metric['accuracy']:.1f} of the pixels"
-    rest = (str(metric.get(name, "")) for name in ("split", "resolution", "tokens"))
-    return [*rest, accuracy, str(metric.get("images", ""))]
-
-
-def accuracy_table(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a table of accuracies."""
-    return table(
-        ["split", "pixels", "tokens", "accuracy in %, 95 % interval", "images"], list(map(accuracy_cells, metrics))
-    )
-
-
 def front_matter(details: ModelDetails, task: str) -> str:
-    """Return the YAML that the Hub reads; `task` is the Hub's name of a task."""
+    """Return the YAML that the Hub reads; `task` is the Hub's name of a task, or `REGRESSION`."""
     from huggingface_hub import EvalResult, ModelCardData
 
     results = [
@@ -139,8 +126,8 @@ def front_matter(details: ModelDetails, task: str) -> str:
             dataset_name=details.dataset or "unknown",
             dataset_config=f"{metric['resolution']} px",
             dataset_split=metric["split"],
-            metric_type="mean_iou" if "mIoU" in metric else "accuracy",
-            metric_value=round(metric.get("mIoU", metric["accuracy"]) / 100, 6),
+            metric_type=hub_value(metric)[0],
+            metric_value=hub_value(metric)[1],
             metric_args={"images": metric["images"]} if "images" in metric else None,
         )
         for metric in details.metrics
@@ -149,11 +136,18 @@ def front_matter(details: ModelDetails, task: str) -> str:
         model_name=details.name,
         license=details.licence or None,
         library_name="performer_string",
-        pipeline_tag=task,
+        pipeline_tag=None if task == REGRESSION else task,
         tags=TAGS,
         eval_results=results or None,
     )
     return str(data.to_yaml())
+
+
+def answer(call: str, outputs: str) -> str:
+    """Return a line of code that turns the outputs of a `call` of the model into its answer to the one image."""
+    if outputs == "numbers":
+        return f"numbers = {call}[0]"
+    return f"probabilities = {call}.{'sigmoid()' if outputs == 'labels' else 'softmax(-1)'}[0]"
 
 
 def example(model: ViT, imports: Sequence[str]) -> list[str]:
@@ -172,7 +166,7 @@ def example(model: ViT, imports: Sequence[str]) -> list[str]:
             "frames = ...  # uint8 [1, channels, frames, height, width], resized as in training",
             "known = model.preprocessing",
             "mean, std = (torch.tensor(x).view(-1, 1, 1, 1) for x in (known.mean, known.std))",
-            "probabilities = model((frames / 255 - mean) / std).softmax(-1)[0]  # in the order of model.classes",
+            f"{answer('model((frames / 255 - mean) / std)', outputs_of(model))}  # in the order of model.classes",
         ]
         return ["```python", "import torch", *load, *ask, "```"]
     if model.config.head == "dense":
@@ -184,9 +178,10 @@ def example(model: ViT, imports: Sequence[str]) -> list[str]:
         return ["```python", "from PIL import Image", *load, *ask, "```", "", mask]
     ask = [
         "image = model.transform()(Image.open(PATH))  # transform(SIZE) for another size",
-        "probabilities = model(image[None]).softmax(-1)[0]  # in the order of model.classes",
+        f"{answer('model(image[None])', outputs_of(model))}  # in the order of model.classes",
     ]
-    ask += ["print(model.classes[probabilities.argmax()], float(probabilities.max()))"] if model.classes else []
+    if model.classes and outputs_of(model) == "class":
+        ask += ["print(model.classes[probabilities.argmax()], probabilities.max().item())"]
     return ["```python", "from PIL import Image", *load, *ask, "```"]
 
 
@@ -194,6 +189,7 @@ def card(model: ViT, details: ModelDetails) -> str:
     """Return the text of a model card."""
     task = "video-classification" if len(model.patch) == 3 else "image-classification"
     task = "image-segmentation" if model.config.head == "dense" else task
+    task = REGRESSION if outputs_of(model) == "numbers" else task
     matter = front_matter(details, task)
     lines = ["---", matter, "---", "", f"# {details.name}", ""]
     lines += ["A Vision Transformer of performer_string.", "", *table(["", ""], facts(model, details)), ""]
@@ -201,7 +197,7 @@ def card(model: ViT, details: ModelDetails) -> str:
     lines += ["## Use", "", "Install the library in a clone of its repository:", ""]
     lines += ["```sh", f'pip install -e ".[{extras}]"', "```", ""]
     lines += [*example(model, details.imports), ""]
-    lines += ["## Accuracy", ""]
+    lines += ["## Accuracy" if all("accuracy" in metric for metric in details.metrics) else "## Results", ""]
     if details.metrics:
         lines += [*accuracy_table(details.metrics), "", "Intervals are over the images, for this one model.", ""]
     else:

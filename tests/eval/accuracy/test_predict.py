@@ -18,10 +18,11 @@ from eval.accuracy.predict_report import notes, plot, summary
 from eval.cli import main
 from eval.plotting.contact_sheet import shorten
 from eval.plotting.options import draw
-from performer_string import ViT
+from performer_string import Preprocessing, ViT
 from performer_string.models.vit.packing import forward_packed
 from performer_string.models.vit.patches import patchify
 from tests.helpers.checkpoints import CONFIG, read, save
+from tests.helpers.small_vit import vit as small_vit
 from train.data.sizes import Size
 
 NAMES = {"up", "left", "down", "right"}
@@ -223,3 +224,22 @@ def test_coloured_images_of_a_model_of_grey_ones_are_said_to_be(mode, side, said
     main(["predict", str(run), str(tmp_path / "one.png")])
     error = capsys.readouterr().err
     assert said in error if said else "grey" not in error
+
+
+def test_labels_have_probabilities_of_their_own_and_numbers_are_refused(tmp_path, images, capsys):
+    """Both got the softmax: a model of one number had 100 % of class 0."""
+    labels, number = (small_vit(in_channels=3, num_classes=count) for count in (2, 1))
+    labels.preprocessing = Preprocessing((0.5,) * 3, (0.5,) * 3, ("hail", "rain"), outputs="labels")
+    labels.save_pretrained(tmp_path / "labels")
+    main(["predict", str(tmp_path / "labels"), str(images / "one.png"), "--out", str(tmp_path)])
+    _, (row,) = read(tmp_path / "predict.csv")
+    image = labels.transform()(Image.open(images / "one.png"))[None]
+    expected = sorted(labels.eval()(image).sigmoid()[0].tolist(), reverse=True)
+    assert [float(row[f"probability {rank}"]) for rank in (1, 2)] == pytest.approx(expected, abs=1e-6)
+    for outputs in ("class", "numbers"):
+        number.preprocessing = Preprocessing((0.5,) * 3, (0.5,) * 3, outputs=outputs)
+        number.save_pretrained(tmp_path / outputs)
+        with pytest.raises(SystemExit) as stop:
+            main(["predict", str(tmp_path / outputs), str(images / "one.png")])
+        assert stop.value.code == 2
+        assert "has 1 number as output, and no classes to choose from" in capsys.readouterr().err

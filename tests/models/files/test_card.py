@@ -66,3 +66,33 @@ def test_the_code_on_the_card_of_a_video_model_runs():
     values = {"model": model, "frames": frames}
     exec("\n".join(line for line in lines if not line.startswith("frames =")), values)
     assert values["probabilities"].shape == (2,)
+
+
+@pytest.mark.parametrize(("outputs", "shown"), [("labels", "probabilities"), ("numbers", "numbers")])
+def test_the_card_of_a_model_with_other_outputs_than_one_class(outputs, shown, tmp_path):
+    """The code took the softmax of labels and numbers, and metrics other than accuracies were a KeyError."""
+    model = vit(in_channels=3, num_classes=2)
+    model.preprocessing = Preprocessing((0.5,) * 3, (0.2,) * 3, ("hail", "rain"), outputs=outputs)
+    metric = {"split": "test", "resolution": "16", "tokens": 4, "mAP": 0.615, "low": 0.5, "high": 0.7}
+    text = (model.save_pretrained(tmp_path / "model", ModelDetails(metrics=[metric])) / "README.md").read_text()
+    assert "| test | 16 | 4 | mAP 0.615 (0.5-0.7) |" in text
+    assert f"| {outputs} | 2: hail, rain |" in text
+    assert "accuracy" not in text.lower()
+    front = yaml.safe_load(text.split("---")[1])
+    assert front.get("pipeline_tag") == {"labels": "image-classification", "numbers": None}[outputs]
+    (result,) = front["model-index"][0]["results"]
+    assert result["metrics"] == [{"type": "mAP", "value": 0.615}]
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    Image.fromarray(np.zeros((40, 30, 3), np.uint8)).save(tmp_path / "image.png")
+    values = {"PATH": str(tmp_path / "image.png")}
+    exec(code.replace('"DIR"', repr(str(tmp_path / "model"))), values)
+    outputs_of_image = values["model"](values["image"][None])[0]
+    expected = outputs_of_image.sigmoid() if outputs == "labels" else outputs_of_image
+    assert torch.equal(values[shown], expected)
+
+
+def test_a_metric_without_a_value_is_refused_before_anything_is_written():
+    with pytest.raises(ValueError, match=r"one value under its name.*not \{'split': 'test'\}"):
+        ModelDetails(metrics=[{"split": "test"}])
+    with pytest.raises(ValueError, match="one value under its name"):
+        ModelDetails(metrics=[{"split": "test", "resolution": "96", "MAE": 1.0, "RMSE": 2.0}])
