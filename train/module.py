@@ -129,7 +129,8 @@ class ImageClassifier(L.LightningModule):
         if vit.num_classes < 2:
             raise ValueError(
                 f"a classifier needs num_classes of 2 or more, not {vit.num_classes}. (The weights of a model "
-                f"without a head: ViT.from_checkpoint, or --init_from for a model with one.)"
+                f"without a head: ViT.from_checkpoint, or --init_from for a model with one. One number an image: "
+                f"docs/guides/other-targets.md.)"
             )
 
     def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:

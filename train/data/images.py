@@ -110,6 +110,24 @@ def name_of(dataset: Any, number: int) -> str:
     return f"image {number}" if samples is None else str(samples[number][0])
 
 
+def class_of(number: int, label: Any) -> int:
+    """Return the class of an item as an integer.
+
+    Raises:
+        ValueError: a label that is no whole number, such as several of them.
+    """
+    try:
+        whole = int(label)
+        if isinstance(label, str) or whole == label:
+            return whole
+    except (TypeError, ValueError, RuntimeError):  # torch and numpy raise these of several numbers
+        pass
+    raise ValueError(
+        f"item {number} of the data is no image with the number of its class, which is {label!r:.60}. Several labels "
+        f"an image, or numbers, need a loop of your own: docs/guides/other-targets.md."
+    )
+
+
 class UnreadableImageError(ValueError):
     """An image file is damaged, or in a format that Pillow does not read."""
 
@@ -160,7 +178,8 @@ class Transformed(Dataset[tuple[Tensor, int]]):
         item = self.dataset[number]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise ValueError(f"item {number} of the data must be a pair (image, class), not a {type(item).__name__}.")
+        label = class_of(number, item[1])
         try:
-            return self.transform(item[0]), int(item[1])  # the transform decodes the frames of a video
+            return self.transform(item[0]), label  # the transform decodes the frames of a video
         except (TypeError, ValueError) as error:
             raise ValueError(f"item {number} of the data is no image with the number of its class: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -89,9 +90,18 @@ def test_balanced_weights_of_labels_out_of_range():
             class_weights(LossConfig(class_weights="balanced"), 2, torch.tensor(labels))
 
 
-@pytest.mark.parametrize("label", ["cat", None])
+@pytest.mark.parametrize("label", ["cat", None, 1.5, torch.tensor(0.5), torch.tensor([1.0, 0.0]), np.array([0, 1])])
 def test_label_that_is_no_number(label):
+    """A class of 1.5 was cut to 1 in silence."""
     items = [(torch.zeros(3, 4, 4, dtype=torch.uint8), 0), (torch.zeros(3, 4, 4, dtype=torch.uint8), label)]
     images = Transformed(items, torch.tensor([1]), lambda image: image, 3, 2)
-    with pytest.raises(ValueError, match="item 1 of the data is no image with the number of its class"):
+    with pytest.raises(
+        ValueError, match=r"item 1 of the data is no image with the number of its class, .*other-targets"
+    ):
         images[0]
+
+
+@pytest.mark.parametrize("label", [1, 1.0, "1", True, np.int64(1), np.array(1.0), torch.tensor(1), torch.tensor([1])])
+def test_labels_that_are_whole_numbers(label):
+    items = [(torch.zeros(3, 4, 4, dtype=torch.uint8), label)]
+    assert Transformed(items, torch.tensor([0]), lambda image: image, 3, 2)[0][1] == 1
