@@ -13,7 +13,8 @@ import numpy as np
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from eval.plotting.style import GREY, VERMILLION, placed_figure, width_or
+from eval.plotting.axes import note_below
+from eval.plotting.style import VERMILLION, new_figure, width_or
 from performer_string.images.reading import VIDEO_ENDINGS, open_image
 from train.utils.output import printable
 
@@ -136,31 +137,25 @@ def contact_sheet(tiles: Sequence[Tile], columns: int = 6, heading: str = "", no
         heading: line above the images.
         note: line below the images, for the caption.
     """
-    columns = max(1, min(int(width_or(columns * (TILE + GAP) + GAP) / (TILE + GAP)), len(tiles)))
-    width = max(width_or(max(columns * (TILE + GAP) + GAP, LETTER * len(heading), 2.5)), TILE + GAP)
+    columns = max(1, min(int(width_or(columns * (TILE + GAP)) / (TILE + GAP)), len(tiles)))
+    width = max(width_or(max(columns * (TILE + GAP), 2.5)), TILE + GAP)
     headings = textwrap.wrap(heading, int(width / LETTER))
     rows, lines = math.ceil(len(tiles) / columns), max(1 + tile.title.count("\n") for tile in tiles)
-    row = TILE + LINE * (lines + 1)  # in inches
-    above = 0.2 + 0.15 * len(headings) if headings else 0.1
-    height = above + rows * row + (LINE if note else 0)
-    figure = placed_figure(width, height)
-    left = (width - columns * (TILE + GAP) + GAP) / 2
-    for number, tile in enumerate(tiles):
-        i, j = divmod(number, columns)
-        x, y = left + j * (TILE + GAP), height - above - i * row - TILE
-        axis = figure.add_axes((x / width, y / height, TILE / width, TILE / height))
-        axis.set_axis_off()
+    around = 0.1 + 0.15 * len(headings) + (2 * LINE if note else 0)
+    figure = new_figure(width, rows * (TILE + LINE * (lines + 1)) + around)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes:
+        axis.set(xticks=[], yticks=[], frame_on=False, anchor="S")  # texts at one height, also below wide pictures
+    for axis, tile in zip(axes, tiles, strict=False):
+        axis.set_xlabel(tile.title, fontsize=TEXT, parse_math=False)
         if tile.picture is None:
             axis.text(0.5, 0.5, "not found", ha="center", va="center", transform=axis.transAxes, fontsize=7)
         else:
             axis.imshow(tile.picture, cmap="gray", vmin=0, vmax=255)
             if tile.frame:
                 draw_frame(axis, tile.picture.shape, tile.frame)
-        for line, text in enumerate(tile.title.split("\n"), 1):  # one text of all lines would shift with its letters
-            place = (x + TILE / 2) / width, (y - 0.01 - line * LINE) / height
-            figure.text(*place, text, ha="center", va="baseline", fontsize=TEXT, parse_math=False)
-    if note:
-        figure.text(0.5, 0.08 / height, note, ha="center", va="bottom", fontsize=6, color=GREY)
     if headings:
-        figure.text(0.5, 1 - 0.08 / height, "\n".join(headings), ha="center", va="top", fontsize=9)
+        figure.suptitle("\n".join(headings), fontsize=9, parse_math=False)
+    if note:
+        note_below(figure, note)
     return figure

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.font_manager import FontProperties
 
-from eval.plotting.style import add_room_above, is_placed, paper_style, width_in_inches
+from eval.plotting.style import paper_style, width_in_inches
 from eval.seeds import seed_of, without_seed
 
 if TYPE_CHECKING:
@@ -154,14 +154,10 @@ def draw(plot: Callable[[], Figure | None], options: argparse.Namespace) -> Figu
 
 
 def add_title(figure: Figure, title: str | None) -> None:
-    """Write a title above a figure in the project's style; do nothing for None."""
+    """Write a title above a figure and its heading, if it has one; do nothing for None."""
     if not title:
         return
     if figure.legends:  # a suptitle would overlap the legend
         figure.legends[0].set_title(title, prop=FontProperties(size=9))
         return
-    placed = is_placed(figure)
-    if placed and not figure.get_suptitle():
-        add_room_above(figure, 0.25)
-    place = {"y": 1 - 0.06 / figure.get_figheight(), "va": "top"} if placed else {}
-    figure.suptitle(title, fontsize=9, **place)
+    figure.suptitle("\n".join(filter(None, [title, figure.get_suptitle()])), fontsize=9)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 from matplotlib import font_manager
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
 from performer_string.utils.files import write_aside
 from train.figure_style import BLACK, BLUE, COLOURS, GREY, MARKERS, STYLE, VERMILLION, colour_and_marker  # noqa: F401
@@ -111,31 +110,6 @@ def width_or(default: float) -> float:
 def new_figure(width: float = 5.0, height: float = 3.0) -> Figure:
     """Return an empty figure of a size in inches; a width that the user chose takes precedence."""
     return Figure(figsize=(_WIDTH.get() or width, height), layout="constrained")
-
-
-def placed_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of a size in inches without a layout engine, for axes at fixed positions."""
-    figure = Figure(figsize=(width, height))
-    figure.set_layout_engine("none")
-    return figure
-
-
-def is_placed(figure: Figure) -> bool:
-    """Return whether a figure was made by `placed_figure`."""
-    engine = figure.get_layout_engine()
-    return engine is None or isinstance(engine, PlaceHolderLayoutEngine)
-
-
-def add_room_above(figure: Figure, room: float) -> None:
-    """Extend a figure of `placed_figure` at the top by some inches."""
-    height = figure.get_figheight()
-    share = height / (height + room)
-    figure.set_figheight(height + room)
-    for axis in figure.axes:
-        x, y, across, up = axis.get_position(original=True).bounds
-        axis.set_position((x, y * share, across, up * share))
-    for text in figure.texts:
-        text.set_y(text.get_position()[1] * share)
 
 
 def panels(

@@ -20,7 +20,8 @@ PICTURES = argparse.Namespace(errors=3, format=["png"], title=None)
 
 
 def texts(figure):
-    return [text.get_text() for text in figure.texts]
+    lines = [line for axis in figure.axes for line in axis.get_xlabel().split("\n")]
+    return [*lines, figure.get_supxlabel(), figure.get_suptitle().replace("\n", " ")]
 
 
 def test_images_on_which_two_models_differ():
