@@ -9,10 +9,12 @@ import importlib
 import logging
 import os
 import re
+import shlex
 import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from performer_string.utils.registry import nearest
@@ -20,7 +22,6 @@ from train.command.arguments import expand
 from train.command.early_checks import check_files, recipe_hint
 from train.command.master_port import explain_port
 from train.command.parse_errors import in_one_line
-from train.command.program import program_name, typed_command
 from train.utils.errors import one_message, user_message
 from train.utils.imports import naming_imports
 
@@ -71,6 +72,13 @@ def is_helpful(record: logging.LogRecord) -> bool:
     return UNHELPFUL_LINES.search(record.getMessage()) is None
 
 
+def program_name(is_script: bool) -> str:
+    """Return how this process was called, for messages; `is_script` for the command line of a user's script."""
+    if is_script:
+        return f"python {shlex.quote(sys.argv[0])}"
+    return "performer-string train" if Path(sys.argv[0]).stem == "performer-string" else "python -m train"
+
+
 def usage(program: str) -> str:
     """Return the list of commands as text."""
     lines = (f"  {name:<11} {command.help}" for name, command in COMMANDS.items())
@@ -108,9 +116,9 @@ def run(
     Returns:
         Lightning's command line, with the trainer and the model; None for other commands.
     """
-    program = program_name("train", is_script=bool(model or data))
-    typed = typed_command(program, arguments)
+    program = program_name(is_script=bool(model or data))
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    typed = f"{program} {shlex.join(arguments)}"
     command = COMMANDS[choose_command(arguments, program)]
     if command.module:
         importlib.import_module(command.module).main(arguments[1:])

@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from eval.models import preprocessing_of
 from performer_string import Preprocessing, ViT
 from performer_string.models.config import patch_and_image
 from train.checkpoint_file import read_checkpoint
@@ -74,15 +73,3 @@ class VideoFiles(Dataset["Tensor | str"]):
             return why_unreadable(path, error)
         frames = v2.functional.rgb_to_grayscale(frames) if len(self.preprocessing.mean) == 1 else frames
         return self.preprocessing.normalise(self.cover(frames)).transpose(0, 1)  # [C, T, H, W]
-
-
-def videos_of(vit: ViT, path: Path, paths: Sequence[str], size: Sequence[int] | None) -> VideoFiles:
-    """Return the videos at paths, as the model of the checkpoint `path` takes them.
-
-    Args:
-        vit: the model.
-        path: path of its checkpoint.
-        paths: paths of the files.
-        size: `--size` of the command line.
-    """
-    return VideoFiles(paths, size_of_clips(vit, size), stride_of(path), preprocessing_of(vit, path))

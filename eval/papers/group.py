@@ -47,9 +47,14 @@ class Group:
     start_from: Group | None = None
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        """Set, row and kind of attention."""
+        return self.data, self.row, self.attention
+
+    @property
     def model(self) -> str:
         """The name of the runs, without the seed."""
-        return ".".join(name for name in (self.data, self.row, self.attention) if name)
+        return ".".join(name for name in self.key if name)
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of the recipe with the overrides, by full name."""

@@ -16,7 +16,7 @@ import torch
 from eval.papers.estimate import training_images
 from eval.papers.group import Group
 from eval.papers.operations import gigaflops
-from eval.papers.results import Measured, NoImagesError, Results, key_of
+from eval.papers.results import Measured, NoImagesError, Results
 from eval.papers.start import change_at_start
 from eval.statistics import mean_with_interval, paired_difference, statistic_with_interval, t_test
 from performer_string import ViT
@@ -41,7 +41,7 @@ def parameters(results: Results, group: Group, part: str = "") -> Measured:
 
 def ms_per_batch(results: Results, group: Group, batch: int = 128, folded: bool = True) -> Measured:
     """Time of inference of a batch in ms, the median over several rounds."""
-    times = sorted(1000 * t for t in results.times(batch, folded)[key_of(group)])
+    times = sorted(1000 * t for t in results.times(batch, folded)[group.key])
     return measured(statistics.median(times), times[0], times[-1])
 
 
@@ -103,23 +103,25 @@ def no_difference(is_reference: bool) -> Measured:
 
 def best_validation(results: Results, group: Group) -> Measured:
     """Highest validation accuracy of a training in %, the mean over seeds."""
-    return over_seeds([None if (c := results.curve(run)) is None else 100 * max(c.values) for run in runs_of(group)])
+    return over_seeds(
+        [None if (c := results.curve(run)) is None else 100 * max(c.values) for run in group.finished().values()]
+    )
 
 
 def best_by_test(results: Results, group: Group) -> Measured:
     """Highest test accuracy over epochs in %, the mean over seeds; it is logged only with `data.watch_test`."""
-    curves = [results.curve(run, "test/accuracy") for run in runs_of(group)]
+    curves = [results.curve(run, "test/accuracy") for run in group.finished().values()]
     return over_seeds([None if curve is None else 100 * max(curve.values) for curve in curves])
 
 
 def seconds_per_epoch(results: Results, group: Group) -> Measured:
     """Time of the training steps of an epoch in seconds, from the median of the logged images per second."""
-    return over_seeds([epoch_seconds(results, run)[0] for run in runs_of(group)])
+    return over_seeds([epoch_seconds(results, run)[0] for run in group.finished().values()])
 
 
 def seconds_in_total(results: Results, group: Group) -> Measured:
     """Time of all training steps in seconds."""
-    pairs = [epoch_seconds(results, run) for run in runs_of(group)]
+    pairs = [epoch_seconds(results, run) for run in group.finished().values()]
     return over_seeds([None if pair[0] is None else pair[0] * pair[1] for pair in pairs])
 
 
@@ -143,12 +145,12 @@ def epochs_to(results: Results, group: Group, unit: str = "epochs") -> Measured:
     other = results.reference(group)
     if other is None or not other.finished():
         return measured(None, text="reference not run")
-    targets = [curve.values[-1] for run in runs_of(other) if (curve := results.curve(run)) is not None]
+    targets = [curve.values[-1] for run in other.finished().values() if (curve := results.curve(run)) is not None]
     if not targets:
         return measured(None, text="not recorded")
     target = statistics.mean(targets)
     reached: list[float | None] = []
-    for run in runs_of(group):
+    for run in group.finished().values():
         curve = results.curve(run)
         points = [] if curve is None else zip(curve.epochs, curve.values, strict=False)
         number = next((epoch for epoch, value in points if value >= target), None)
@@ -168,11 +170,6 @@ def epochs_of(results: Results, run: Path) -> int:
     """Return the number of epochs of a run, by its log."""
     curves = (results.curve(run, tag) for tag in ("val/accuracy", "train/loss"))
     return max(curve.epochs[-1] for curve in curves if curve is not None and curve.epochs)
-
-
-def runs_of(group: Group) -> list[Path]:
-    """Return the folders of a group's finished runs."""
-    return list(group.finished().values())
 
 
 def over_seeds(values: Sequence[float | None], otherwise: str = "not recorded") -> Measured:

@@ -44,9 +44,7 @@ def all_records(table: TableFile, results: Results) -> Iterator[dict[str, Any]]:
                 "row": group.row,
                 "attention": group.attention,
                 "column": column,
-                "published": published_text(
-                    table.published_value(group.stands_for, group.row, column, group.attention)
-                ),
+                "published": table.published_text(group.stands_for, group.row, column, group.attention),
                 "value": "" if cell.value is None else float(f"{cell.value:.8g}"),
                 "low": "" if cell.low is None else float(f"{cell.low:.8g}"),
                 "high": "" if cell.high is None else float(f"{cell.high:.8g}"),
@@ -57,11 +55,6 @@ def all_records(table: TableFile, results: Results) -> Iterator[dict[str, Any]]:
                 "seeds": cell.seeds or len(group.finished()),
                 "images": cell.images or "",
             }
-
-
-def published_text(value: Any) -> str:
-    """Return a published value as printed in the source, except that YAML reads 0.880 as the number 0.88."""
-    return "" if value is None else str(value)
 
 
 def correct_tests(table: TableFile, records: Sequence[dict[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -183,13 +183,3 @@ def unfolded(vit: ViT, images: torch.Tensor) -> torch.Tensor:
     """Return the logits of a model that recomputes its bases."""
     logits: torch.Tensor = vit(images)
     return logits
-
-
-def key_of(group: Group) -> tuple[str, str, str]:
-    """Return the key of a group: set, row and kind of attention."""
-    return group.data, group.row, group.attention
-
-
-def by_key(groups: Sequence[Group]) -> dict[tuple[str, str, str], Group]:
-    """Return groups by their keys."""
-    return {key_of(group): group for group in groups}

@@ -164,13 +164,14 @@ class TableFile(Part):
         """Return a budget by name."""
         return lookup(f"budget of {self.name}", name, self.budgets)
 
-    def published_value(self, data: str, row: str, column: str, attention: str) -> Any:
-        """Return a value of the source; None where it has none."""
+    def published_text(self, data: str, row: str, column: str, attention: str) -> str:
+        """Return a value of the source, but that YAML reads 0.880 as the number 0.88; empty where it has none."""
         for block in self.published:
             asked = block.data == data and block.attention in ("", attention)
             if asked and column in block.columns and row in block.values:
-                return block.values[row][block.columns.index(column)]
-        return None
+                value = block.values[row][block.columns.index(column)]
+                return "" if value is None else str(value)
+        return ""
 
     def places(self) -> str:
         """Return the places of the published values in the source."""

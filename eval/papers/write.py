@@ -13,13 +13,14 @@ import torch
 from eval.papers.blocks import blocks, heading, notes
 from eval.papers.group import Group
 from eval.papers.records import all_records, correct_tests
-from eval.papers.results import Results, by_key
+from eval.papers.results import Results
 from eval.papers.table_head import header_words, lines_of, stem_of
 from eval.papers.table_spec import TableFile
 from eval.report import Report, Row, environment, write_csv
 from eval.run import publish
 from train.data.sizes import Views
-from train.runs.recorded import devices_in_turn, history
+from train.runs.history import read_history
+from train.runs.recorded import devices_in_turn
 
 
 def measure_table(
@@ -29,7 +30,8 @@ def measure_table(
     budget = table.budget(options.budget)
     images = budget.images if options.images is None else options.images
     references = {name: row.reference or table.reference for name, row in table.rows.items()}
-    results = Results(by_key(groups), device, options.split, images, Views.of(budget.views), references)
+    by_key = {group.key: group for group in groups}
+    results = Results(by_key, device, options.split, images, Views.of(budget.views), references)
     records = list(all_records(table, results))
     correct_tests(table, records)
     curves = training_curves(results) if table.figure.get("kind") == "curves" else []
@@ -54,7 +56,7 @@ def devices_of(groups: Sequence[Group]) -> list[str]:
     A run that was resumed on another device has several, in order.
     """
     runs = [path for group in groups for path in group.finished().values()]
-    lines = [", then ".join(devices_in_turn(history(run))) for run in runs]
+    lines = [", then ".join(devices_in_turn(read_history(run))) for run in runs]
     return [line for line in dict.fromkeys(lines) if line]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from eval.papers.blocks import attention_note
-from eval.papers.records import published_text
 from eval.papers.table_file import FILE, PAPERS, read_table
 from eval.report import read_csv
 
@@ -18,7 +17,7 @@ def test_stored_tables_have_the_figures_and_notes_of_their_files(csv):
     _, records = read_csv(csv)
     for record in records if "published" in records[0] else ():
         of = record["stands for"], record["row"], record["column"], record["attention"]
-        assert record["published"] == published_text(table.published_value(*of)), of
+        assert record["published"] == table.published_text(*of), of
     for ending in (".csv", ".md", ".tex"):
         text = csv.with_suffix(ending).read_text()
         for note in (table.differs, table.aside, *attention_note(table)) if "published" in records[0] else ():

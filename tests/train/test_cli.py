@@ -62,8 +62,9 @@ def test_refused_command_leaves_folder_unchanged(tmp_path, made):
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_training_that_begins_keeps_its_files(tmp_path, begun):
-    code = "import sys, pathlib; from train.runs import folder; run = pathlib.Path(sys.argv[1]); run.mkdir(); "
-    code += "folder.clean_up_at_exit(run, True); (run / folder.LOCK).touch(); " + "folder.keep()" * begun
+    code = "import atexit, sys, pathlib; from train.runs import folder; run = pathlib.Path(sys.argv[1]); run.mkdir(); "
+    code += "atexit.register(folder.clean_up, run, True); (run / folder.LOCK).touch(); "
+    code += "atexit.unregister(folder.clean_up)" * begun
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], check=True)
     assert (tmp_path / "run" / LOCK).exists() == begun
     assert (tmp_path / "run").exists() == begun

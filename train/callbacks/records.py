@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
@@ -26,7 +27,7 @@ from train.callbacks.remaining import step_of, steps_per_epoch
 from train.callbacks.stopping import out_of_time
 from train.data.module import ImageData
 from train.runs.environment import code, machine, versions
-from train.runs.folder import COUNTED, keep
+from train.runs.folder import COUNTED, clean_up
 from train.runs.history import append_history
 from train.runs.loggers import MetricsCSV, RunTensorBoard
 
@@ -190,7 +191,7 @@ class History(Callback):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        keep()
+        atexit.unregister(clean_up)  # this command has begun to train
         for logger in trainer.loggers:
             if isinstance(logger, MetricsCSV | RunTensorBoard):
                 logger.begin(trainer.global_step)

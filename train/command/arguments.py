@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from train.command.recipe import missing_recipe, options_of, packaged_recipes
-from train.runs.folder import CHECKPOINTS, CONFIG, HISTORY, LAST, latest_checkpoint, run_of
+from train.runs.folder import CHECKPOINTS, CONFIG, LAST, latest_checkpoint, run_of
 from train.runs.history import read_history
 
 START = "python -m train fit --config RECIPE"
@@ -95,7 +95,7 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
 
 def first_command(run: Path) -> str:
     """Return the command that started a run; its beginning where it was not recorded."""
-    history = read_history(run / HISTORY)
+    history = read_history(run)
     return str(history[0].get("command") or START) if history else START
 
 

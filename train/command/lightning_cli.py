@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shlex
 import warnings
 from pathlib import Path
@@ -33,7 +34,7 @@ from train.data.image_checks import check_images
 from train.data.sizes import Size
 from train.data.tasks import holds_out
 from train.runs import slurm
-from train.runs.folder import clean_up_at_exit, latest_checkpoint, make_run_folder, name_run_folder, run_of
+from train.runs.folder import clean_up, latest_checkpoint, make_run_folder, name_run_folder, run_of
 from train.runs.loggers import keep_tensorboard, training_loggers
 from train.sharding import NAME, Sharded, check_sharded
 from train.start import keep_grid, start_from
@@ -156,7 +157,7 @@ class TrainingCLI(AskedSettingsCLI):
         if first and (fits or folder is None):  # the other processes write nothing
             folder = folder or make_run_folder()
             check_writable("--run_dir", folder)
-            clean_up_at_exit(folder, new)
+            atexit.register(clean_up, folder, new)  # until the training begins
         config.run_dir = str(folder or Path("runs"))
 
     def after_instantiate_classes(self) -> None:

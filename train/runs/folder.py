@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import re
@@ -59,16 +58,6 @@ def make_run_folder() -> Path:
         except FileExistsError:
             number += 1
             path = Path(f"{name}-{number}")
-
-
-def clean_up_at_exit(run: Path, new: bool) -> None:
-    """Let `clean_up` remove this process's files in a folder at exit, unless `keep` is called."""
-    atexit.register(clean_up, run, new)
-
-
-def keep() -> None:
-    """Keep the files of this process at exit: its training has begun."""
-    atexit.unregister(clean_up)
 
 
 def clean_up(run: Path, new: bool) -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from performer_string.utils.files import write_aside
+from train.runs.folder import HISTORY
 
 
-def read_history(path: Path) -> list[dict[str, Any]]:
-    """Return the entries of a history, none without a file. A truncated last line is left out.
+def read_history(run: Path) -> list[dict[str, Any]]:
+    """Return the history of a run, none without a file. A truncated last line is left out.
 
     Raises:
         ValueError: another damaged line; the message names the file.
     """
+    path = run / HISTORY
     lines = whole_lines(path).decode(errors="replace").splitlines()
     read = []
     for number, line in enumerate(lines, 1):

@@ -12,7 +12,7 @@ from performer_string.utils.files import read_json
 from train.data.tasks import TASKS
 from train.intervals import accuracy_percent
 from train.runs.environment import ROOT
-from train.runs.folder import BEST, CHECKPOINTS, CONFIG, COUNTED, HISTORY, METRICS
+from train.runs.folder import BEST, CHECKPOINTS, CONFIG, COUNTED, METRICS
 from train.runs.history import read_history
 from train.utils.imports import module_names
 from train.utils.yaml_file import read_yaml
@@ -23,11 +23,6 @@ PLACE = "data.root"  # folder of the images, which depends on the machine
 OF_PLACES = ("root", "workers", "download")  # fields of `ImageData` that depend on the machine
 # Keys of the images in the state of `ImageData`.
 OF_IMAGES = ("classes", "files", "names", "val_split", "val_files", "measured")
-
-
-def history(run: Path) -> list[dict[str, Any]]:
-    """Return the records of the processes that trained a run, in order; empty for a run without them."""
-    return read_history(run / HISTORY)
 
 
 def without_place(value: str) -> str:
@@ -83,7 +78,7 @@ def devices_in_turn(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def trained_by(run: Path) -> tuple[str, list[str]]:
     """Return the first command of a run, and lines on code, device and versions; empty without a record."""
-    lines = history(run)
+    lines = read_history(run)
     if not lines:
         return "", []
     first = lines[0]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train.runs.folder import HISTORY, LOCK_VARIABLE
+from train.runs.folder import LOCK_VARIABLE
 from train.runs.history import read_history
 
 if TYPE_CHECKING:  # Lightning takes seconds to import, and a sweep needs none of it
@@ -37,7 +37,7 @@ def run_folder(command: str) -> Path | None:
 
 def is_requeued(run: Path, command: str) -> bool:
     """Return whether this process is of a job that repeats a command of a run, as a requeued job does."""
-    lines = [] if job() is None else read_history(run / HISTORY)
+    lines = [] if job() is None else read_history(run)
     return any(line.get("expanded", line["command"]) == command for line in lines)  # old files have only `command`
 
 

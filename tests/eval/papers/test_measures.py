@@ -33,6 +33,7 @@ class Runs:
     row: str = "row"
     data: str = "set"
     attention: str = ""
+    key = ("set", "row", "")
 
     def finished(self) -> dict[int, Path]:
         return dict(enumerate(self.folders))

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from train.runs import slurm
-from train.runs.history import append_history
-from train.runs.recorded import held_out_images, history, trained_by
+from train.runs.history import append_history, read_history
+from train.runs.recorded import held_out_images, trained_by
 
 
 def test_images_that_a_run_was_validated_on():
@@ -70,7 +70,7 @@ def test_history_whose_last_line_was_cut_off(tmp_path, monkeypatch, cut):
     whole = json.dumps(LINE) + "\n"
     path = tmp_path / "history.jsonl"
     path.write_text(whole + cut, errors="surrogateescape")
-    assert history(tmp_path) == [LINE]
+    assert read_history(tmp_path) == [LINE]
     monkeypatch.setattr(slurm, "job", lambda: "7")
     assert slurm.is_requeued(tmp_path, "fit a")
     append_history(path, {"command": "resume"})  # a further line does not continue that one
@@ -81,7 +81,7 @@ def test_history_that_is_damaged_is_named(tmp_path):
     path = tmp_path / "history.jsonl"
     path.write_text(f'{{"began"\n{json.dumps(LINE)}\n')
     with pytest.raises(ValueError, match=rf"line 1 of {path} is no JSON"):
-        history(tmp_path)
+        read_history(tmp_path)
 
 
 def test_history_without_a_last_line_break_is_continued(tmp_path):
@@ -89,4 +89,4 @@ def test_history_without_a_last_line_break_is_continued(tmp_path):
     append_history(path, LINE)
     path.write_text(path.read_text().rstrip())
     append_history(path, LINE)
-    assert history(tmp_path) == [LINE, LINE]
+    assert read_history(tmp_path) == [LINE, LINE]
