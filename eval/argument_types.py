@@ -15,20 +15,6 @@ if TYPE_CHECKING:
     import torch
 
 
-def number_of_images(text: str) -> int:
-    """Parse a number of images, 0 or more."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"a number of images is 0 or more, not {text!r}.")
-    return int(text)
-
-
-def positive_int(text: str) -> int:
-    """Parse an integer of 1 or more."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"a number of 1 or more is needed here, not {text!r}")
-    return int(text)
-
-
 def square_number(text: str) -> int:
     """Parse a number of tokens that form a square grid."""
     if not text.isdigit() or int(text) == 0 or math.isqrt(int(text)) ** 2 != int(text):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from eval.argument_types import WithoutRepetitions, number_of_images, task_option
+from eval.argument_types import WithoutRepetitions, task_option
 from eval.models import check_head
 from eval.names import names_of
 from eval.report import MAJORITY, Row
@@ -25,6 +25,7 @@ from train.intervals import accuracy_percent
 from train.runs.folder import CONFIG, METRICS, run_of
 from train.testing import count_right
 from train.utils.progress import progress
+from train.utils.ranges import at_least
 
 if TYPE_CHECKING:
     from train.data.module import ImageData
@@ -95,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser, images: int = 0, views: bool 
     parser.add_argument("--split", choices=("test", "val", "train"), default="test", help=splits)
     parser.add_argument(
         "--images",
-        type=number_of_images,
+        type=at_least(0),
         default=images,
         help=f"number of images, the same for every model; 0 for all (generated tasks: as in validation) {default}",
     )

@@ -47,6 +47,7 @@ from train.runs.recorded import (
 from train.testing import count_right
 from train.utils.errors import one_message
 from train.utils.imports import import_modules, naming_imports
+from train.utils.ranges import at_least
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -65,7 +66,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--resolutions", nargs="+", type=image_size, help="sizes for the test; default: those of validation"
     )
     parser.add_argument(
-        "--images", type=int, default=0, help="number of test images; 0 for all (generated tasks: as in validation)"
+        "--images",
+        type=at_least(0),
+        default=0,
+        help="number of test images; 0 for all (generated tasks: as in validation)",
     )
     parser.add_argument("--root", help="folder of the images, if not where they were in training")
     parser.add_argument("--skip_test", action="store_true", help="do not test: the card has only validation results")

@@ -23,11 +23,11 @@ from eval import checkpoints
 from eval.accuracy.answers import Answers, answer_images, class_statistics, differences
 from eval.accuracy.confusion_files import write_answers, write_differences
 from eval.accuracy.confusion_report import SHOWN
-from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
 from eval.plotting.options import labels_of
 from eval.report import ALL_CLASSES, Row
 from eval.tables import ACCURACY_LINE
+from train.utils.ranges import at_least
 
 COLUMNS = (
     *("part", "model", "resolution", "split", "class", "images", "accuracy", "low", "high", "precision", "taken for"),
@@ -38,7 +38,7 @@ COLUMNS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval confusion`."""
     checkpoints.add_arguments(parser, views=True)
-    parser.add_argument("--errors", type=positive_int, default=24, help="images in each picture (default: %(default)s)")
+    parser.add_argument("--errors", type=at_least(1), default=24, help="images in each picture (default: %(default)s)")
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:

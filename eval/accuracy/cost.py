@@ -21,7 +21,6 @@ from torch import Tensor
 
 from eval import checkpoints
 from eval.accuracy.cost_report import SHOWN
-from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
 from eval.report import MAJORITY, Row
 from eval.speed.measure import (
@@ -37,12 +36,13 @@ from eval.tables import ACCURACY_LINE, line_of
 from performer_string import ViT, fold
 from train.data.sizes import Size
 from train.utils.progress import progress, say_result
+from train.utils.ranges import at_least
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval cost`."""
     checkpoints.add_arguments(parser)
-    parser.add_argument("--batch-size", type=positive_int, default=1, help="images in each timed batch (default: 1)")
+    parser.add_argument("--batch-size", type=at_least(1), default=1, help="images in each timed batch (default: 1)")
     add_rounds(parser, 7)
 
 

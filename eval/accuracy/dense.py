@@ -28,7 +28,6 @@ from torch import Tensor
 from eval import checkpoints
 from eval.accuracy.dense_report import METHODS, SHOWN
 from eval.accuracy.tiles import check_overlap, predict_tiles
-from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import peak_bytes
@@ -39,6 +38,7 @@ from train.data.generated import local_answer
 from train.data.sizes import Size
 from train.pixels import confusion, iou_of, mean_iou_with_interval
 from train.utils.progress import progress
+from train.utils.ranges import at_least
 
 FEWEST = 8  # least images of each size, where there are enough
 LONGEST = 16_384  # default of --longest-softmax, in tokens
@@ -49,10 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval dense`."""
     checkpoints.add_arguments(parser)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="default: both")
-    parser.add_argument("--tile", type=positive_int, help="side of the tiles in pixels; default: the training size")
+    parser.add_argument("--tile", type=at_least(1), help="side of the tiles in pixels; default: the training size")
     parser.add_argument("--overlap", type=float, default=0.5, help="share of a tile that the next one overlaps")
     most = "tokens above which models with softmax are left out (default: %(default)s)"
-    parser.add_argument("--longest-softmax", type=positive_int, default=LONGEST, help=most)
+    parser.add_argument("--longest-softmax", type=at_least(1), default=LONGEST, help=most)
 
 
 @torch.inference_mode()

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from eval import checkpoints
-from eval.argument_types import number_of_images
 from eval.models import load_model, preprocessing_of
 from eval.names import names_of
 from eval.report import Row
@@ -23,6 +22,7 @@ from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size, image_size
 from train.testing import batches
 from train.utils.progress import progress
+from train.utils.ranges import at_least
 
 if TYPE_CHECKING:
     from train.module import ImageClassifier
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--folder", type=Path, metavar="DIR", help=other)
     train = "number of training images to take features of; 0 for all (generated tasks: as in validation)"
-    parser.add_argument("--train_images", "--train-images", type=number_of_images, default=0, help=train)
+    parser.add_argument("--train_images", "--train-images", type=at_least(0), default=0, help=train)
     fit_at = "size of the training images in pixels (default: that of the images that are classified)"
     parser.add_argument("--fit_at", "--fit-at", type=image_size, help=fit_at)
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from eval.accuracy.video_files import VideoFiles, videos_of
-from eval.argument_types import number_of_images, positive_int, size_of_images
+from eval.accuracy.video_files import VideoFiles, size_of_clips, stride_of
+from eval.argument_types import size_of_images
 from eval.models import preprocessing_of
 from performer_string import ViT
 from performer_string.images.reading import OTHER_ENDINGS, VIDEO_ENDINGS, open_image, why_unreadable
@@ -25,6 +25,7 @@ from train.data.loader import ignore_stop_signals
 from train.data.sizes import image_size
 from train.utils.output import printable
 from train.utils.progress import note, progress
+from train.utils.ranges import at_least
 
 
 def find_images(paths: Sequence[Path], videos: bool = False) -> list[str]:
@@ -162,8 +163,8 @@ def add_arguments(parser: argparse.ArgumentParser, videos: bool = False) -> None
     sizes.add_argument("--size", type=image_size if videos else size_of_images, help=size)
     sizes.add_argument("--native", action="store_true", help="each image at its own size, cut to whole patches")
     batch = "images of the training size in a batch; fewer if larger (default: %(default)s)"
-    parser.add_argument("--batch_size", "--batch-size", type=positive_int, default=32, help=batch)
-    parser.add_argument("--workers", type=number_of_images, default=0, help="processes that read images (default: 0)")
+    parser.add_argument("--batch_size", "--batch-size", type=at_least(1), default=32, help=batch)
+    parser.add_argument("--workers", type=at_least(0), default=0, help="processes that read images (default: 0)")
 
 
 def files_of(vit: ViT, path: Path, options: argparse.Namespace) -> ImageFiles | VideoFiles:
@@ -175,7 +176,8 @@ def files_of(vit: ViT, path: Path, options: argparse.Namespace) -> ImageFiles | 
     if len(vit.patch) == 3:
         if options.native:
             raise ValueError("--native is for images; videos are resized to the training size, or to --size.")
-        return videos_of(vit, path, find_images(options.paths, videos=True), options.size)
+        videos, size = find_images(options.paths, videos=True), size_of_clips(vit, options.size)
+        return VideoFiles(videos, size, stride_of(path), preprocessing_of(vit, path))
     if options.size is not None and len(options.size) != 2:
         raise ValueError(
             f"{path} is a model of images: --size is a number of pixels, like 168, or height x width, like 96x128, not "

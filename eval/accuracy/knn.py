@@ -21,13 +21,13 @@ from torch.nn import functional as F
 
 from eval.accuracy.frozen import Features, add_arguments, classes_of, load_frozen, measure
 from eval.accuracy.reports import KNN
-from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.tables import ACCURACY_LINE
 from performer_string.utils.validation import check_positive
 from train.checkpoint import Trained
 from train.data.sizes import Size
+from train.utils.ranges import at_least
 
 SIMILARITIES = 2**26  # numbers that are compared at a time: 256 MiB
 
@@ -35,7 +35,7 @@ SIMILARITIES = 2**26  # numbers that are compared at a time: 256 MiB
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval knn`."""
     add_arguments(parser)
-    parser.add_argument("--k", type=positive_int, default=20, help="number of neighbours (default: %(default)s)")
+    parser.add_argument("--k", type=at_least(1), default=20, help="number of neighbours (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.07, help="of the votes (default: %(default)s)")
 
 

@@ -32,6 +32,7 @@ from eval.seeds import without_seed
 from eval.training_log import has_log, read_log
 from train.runs.folder import METRICS
 from train.utils.progress import note, progress
+from train.utils.ranges import at_least
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="*", default=[], help="folders of runs; other paths are skipped", **runs)
     parser.add_argument("--run", nargs="+", help="the same", **runs)
     parser.add_argument("--threshold", type=float, default=0.5, help="loss below which the plateau counts as left")
-    parser.add_argument("--window", type=int, default=5, help="number of logged losses in the running mean")
+    parser.add_argument("--window", type=at_least(1), default=5, help="number of logged losses in the running mean")
 
 
 def first_step_below(steps: Sequence[int], losses: Sequence[float], threshold: float, window: int) -> int | None:
@@ -72,8 +73,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     """Yield a row for each run."""
     if not options.run:
         raise ValueError("no run is named: python -m eval plateau RUN ..., with the folders of training runs.")
-    if options.window < 1:
-        raise ValueError(f"--window must be 1 or more, not {options.window}.")
     for run in progress(with_logs(options.run), desc="runs"):
         logged = read_log(run)
         if LOSS not in logged:

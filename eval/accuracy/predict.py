@@ -25,7 +25,6 @@ from PIL import Image
 from eval import checkpoints
 from eval.accuracy import image_files
 from eval.accuracy.predict_report import SHOWN, answers_in
-from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
 from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
@@ -34,6 +33,7 @@ from performer_string.models.config import patch_and_image
 from performer_string.models.files.checkpoint import find_checkpoint
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size
+from train.utils.ranges import at_least
 
 GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 MUCH = 4  # factor of shrinking from which a note says so
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run = checkpoints.MODEL
     parser.add_argument("checkpoint", nargs=1, type=find_checkpoint, metavar="RUN", help=run)
     image_files.add_arguments(parser, videos=True)
-    parser.add_argument("--top", type=positive_int, default=3, help="number of classes to show (default: %(default)s)")
+    parser.add_argument("--top", type=at_least(1), default=3, help="number of classes to show (default: %(default)s)")
     parser.add_argument("--fold", action="store_true", help="fold the encoding into the weights, for speed")
 
 

@@ -31,7 +31,6 @@ from eval.accuracy.image_files import find_images
 from eval.accuracy.predict import status
 from eval.accuracy.segment_report import FOLDER, PALETTE, SHARE, SHOWN, place_masks
 from eval.accuracy.tiles import check_overlap, predict_tiles
-from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
 from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
@@ -43,6 +42,7 @@ from performer_string.utils.files import write_aside
 from train.data.sizes import Size
 from train.utils.output import printable
 from train.utils.progress import note, progress
+from train.utils.ranges import at_least
 
 PARTIAL = f"{FOLDER}.partial."  # prefix of the folder of the masks until the end, of its own for each process
 
@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", nargs=1, type=find_checkpoint, metavar="RUN", help=run)
     parser.add_argument("paths", nargs="+", type=Path, metavar="IMAGE|FOLDER", help="images, and folders to search")
     side = "resize each image to a shorter side of so many pixels, and the mask back (default: no resizing)"
-    parser.add_argument("--side", type=positive_int, help=side)
-    parser.add_argument("--tile", type=positive_int, help="predict tiles of this side in pixels, not the whole image")
+    parser.add_argument("--side", type=at_least(1), help=side)
+    parser.add_argument("--tile", type=at_least(1), help="predict tiles of this side in pixels, not the whole image")
     parser.add_argument("--overlap", type=float, default=0.5, help="share of a tile that the next one overlaps")
 
 

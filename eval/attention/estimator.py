@@ -31,6 +31,7 @@ from performer_string.models.vit.patches import blank_patches
 from train.checkpoint import Trained
 from train.data.sizes import Size
 from train.testing import batches
+from train.utils.ranges import at_least
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9)
 
@@ -38,7 +39,7 @@ QUANTILES = (0.01, 0.1, 0.5, 0.9)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval estimator`."""
     checkpoints.add_arguments(parser, images=32)
-    parser.add_argument("--queries", type=int, default=64, help="queries of each image (default: %(default)s)")
+    parser.add_argument("--queries", type=at_least(1), default=64, help="queries of each image (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the choice of queries (default: 0)")
 
 
@@ -126,8 +127,6 @@ def study(trained: Trained, size: Size, options: argparse.Namespace, device: tor
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each model, resolution, layer and head."""
-    if options.queries < 1:
-        raise ValueError(f"--queries must be 1 or more, not {options.queries}.")
     for trained, size in checkpoints.at_each_size(checkpoints.load_models(options), options):
         measured = study(trained, size, options, device)
         for layer, values in enumerate(measured.layers):

@@ -34,6 +34,7 @@ from performer_string.layers.inspection import inspect_attention
 from train.checkpoint import Trained
 from train.data.sizes import Size
 from train.utils.progress import progress
+from train.utils.ranges import at_least
 
 SOMETIMES_EMPTY = ("resolution", "tokens", "layer", "head", "low", "high", "images", "split", MAJORITY, "trained at")
 FROM_ACCURACY = ("resolution", "tokens", "low", "high", "images", "split", MAJORITY, "trained at")
@@ -51,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="numbers of tokens at which time and memory are measured",
     )
     add_rounds(parser, 5)
-    parser.add_argument("--probes", type=int, default=8, help="number of images for the radius (default: %(default)s)")
+    parser.add_argument(
+        "--probes", type=at_least(1), default=8, help="number of images for the radius (default: %(default)s)"
+    )
 
 
 def make_row(part: str, model: str, quantity: str, value: float, **more: Any) -> Row:
@@ -115,8 +118,6 @@ def random_image(vit: ViT, tokens: int, device: torch.device) -> Tensor:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield the rows of the parts `accuracy`, `radius` and `cost`."""
-    if options.probes < 1:
-        raise ValueError(f"a radius needs at least 1 image, not {options.probes}.")
     models = checkpoints.load_models(options)
     for trained in models:
         check_images(trained.classifier.vit, trained.name)  # times are of square images

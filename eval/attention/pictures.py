@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eval.argument_types import WithoutRepetitions, number_of_images, size_of_images
+from eval.argument_types import WithoutRepetitions, size_of_images
 from eval.attention.maps import attention_map, has_class_token, layers_of, token_of_patch
 from eval.attention.overlay import AT_QUERY
 from eval.attention.picture_files import keep_picture, picture_of_file, write_pictures
@@ -38,6 +38,7 @@ from performer_string.images.reading import open_image, why_unreadable
 from performer_string.models.files.checkpoint import find_checkpoint
 from train.data.sizes import Size
 from train.utils.progress import progress
+from train.utils.ranges import at_least
 
 KINDS = ("query", "class", "rollout")
 
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     paths = f"one image, and one or more models, each a {MODEL}"
     parser.add_argument("paths", nargs="+", type=Path, action=ModelsAndImage, metavar="RUN|IMAGE", help=paths)
     example = "index of a test image of the training's data, shown at each resolution, instead of an image file"
-    parser.add_argument("--example", type=number_of_images, metavar="N", help=example)
+    parser.add_argument("--example", type=at_least(0), metavar="N", help=example)
     parser.add_argument("--root", help="folder of the images of --example, if not where they were in training")
     sizes = "sizes of the image in pixels: 168, or 96x128 (height x width); default: training sizes"
     parser.add_argument("--resolutions", nargs="+", type=size_of_images, action=WithoutRepetitions, help=sizes)
@@ -85,10 +86,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     query = "point of the query's patch, as shares of the height and width (default: 0.5,0.5)"
     parser.add_argument("--query", type=place, default=(0.5, 0.5), metavar="Y,X", help=query)
     layers = "indices of layers, from 0 (default: all)"
-    parser.add_argument("--layer", nargs="+", type=number_of_images, action=WithoutRepetitions, help=layers)
+    parser.add_argument("--layer", nargs="+", type=at_least(0), action=WithoutRepetitions, help=layers)
     normalise = "one scale for the whole figure, or each map from its lowest to its highest weight (default: figure)"
     parser.add_argument("--normalise", choices=("figure", "map"), default="figure", help=normalise)
-    parser.add_argument("--head", type=number_of_images, help="counted from 0 (default: the mean over heads)")
+    parser.add_argument("--head", type=at_least(0), help="counted from 0 (default: the mean over heads)")
 
 
 def check(options: argparse.Namespace, models: dict[str, ViT]) -> None:

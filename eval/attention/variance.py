@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eval.argument_types import WithoutRepetitions, positive_int
+from eval.argument_types import WithoutRepetitions
 from eval.attention.dense_attention import has_log_kernel
 from eval.attention.variance_report import SHOWN
 from eval.evaluations import Evaluation
@@ -35,6 +35,7 @@ from eval.report import Row
 from performer_string import FEATURE_MAPS, build_feature_map
 from performer_string.feature_maps import RandomFeatures
 from train.utils.progress import note, progress
+from train.utils.ranges import at_least
 
 MAPS: dict[str, tuple[str, dict[str, Any]]] = {
     "favor+": ("favor+", {}),
@@ -48,12 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval variance`."""
     once: dict[str, Any] = {"nargs": "+", "action": WithoutRepetitions}
     features = [2**n for n in range(4, 10)]
-    parser.add_argument("--features", type=positive_int, **once, default=features, help="numbers of features")
+    parser.add_argument("--features", type=at_least(1), **once, default=features, help="numbers of features")
     parser.add_argument("--angles", type=float, **once, default=[0.0, 30.0, 60.0], help="from query to key, in degrees")
-    parser.add_argument("--others", type=positive_int, default=80, help="number of further keys in random directions")
-    parser.add_argument("--head-dim", type=positive_int, default=24)
+    parser.add_argument("--others", type=at_least(1), default=80, help="number of further keys in random directions")
+    parser.add_argument("--head-dim", type=at_least(1), default=24)
     parser.add_argument("--logit", type=float, default=2.0, help="scale |q| |k|, for maps that see norms (FAVOR+)")
-    parser.add_argument("--draws", type=positive_int, default=1024)
+    parser.add_argument("--draws", type=at_least(1), default=1024)
 
 
 def query_and_key(angle: float, options: argparse.Namespace) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from eval.argument_types import positive_int
 from eval.encodings.latency_report import SHOWN
 from eval.evaluations import Evaluation
 from eval.report import Row
@@ -31,6 +30,7 @@ from performer_string.position.base import HeadWidthError
 from performer_string.position.rotation import Rotation
 from performer_string.utils.registry import lookup
 from train.utils.progress import note, progress
+from train.utils.ranges import at_least
 from train.utils.yaml_file import read_value
 
 REFERENCE = "rope"
@@ -44,12 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = "names, each followed by its options if any, like 'cayley-string generator=top-k k=8'; or all"
     parser.add_argument("--encodings", nargs="+", default=["all"], metavar="NAME", help=names)
     parser.add_argument("--variant", choices=VARIANTS, default="tiny")
-    parser.add_argument("--image-size", type=positive_int, default=224)
-    parser.add_argument("--patch-size", type=positive_int, default=16)
+    parser.add_argument("--image-size", type=at_least(1), default=224)
+    parser.add_argument("--patch-size", type=at_least(1), default=16)
     parser.add_argument("--attention", default="linear")
     parser.add_argument("--features", type=int, default=64, help="random features per head")
-    parser.add_argument("--qk-dim", type=positive_int, help="width of queries and keys; default: that of the heads")
-    parser.add_argument("--batch-size", type=positive_int, default=8)
+    parser.add_argument("--qk-dim", type=at_least(1), help="width of queries and keys; default: that of the heads")
+    parser.add_argument("--batch-size", type=at_least(1), default=8)
     add_rounds(parser, 7)
 
 

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eval.argument_types import choose_device, number_of_images, positive_int
+from eval.argument_types import choose_device
 from eval.evaluations import Command
 from performer_string.utils.files import check_writable
+from train.utils.ranges import at_least
 
 if TYPE_CHECKING:
     from eval.papers.group import Group
@@ -37,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, metavar="DIR", help="a folder with the sets of images (default: data)")
     only = "train a part: row=dense,banded data=mnist attention=linear"
     parser.add_argument("--only", nargs="+", default=[], metavar="AXIS=NAME,NAME", help=only)
-    parser.add_argument("--jobs", type=positive_int, default=1, help="training runs at a time")
-    parser.add_argument("--threads", type=positive_int, help="threads of each; default: an equal share of the cores")
+    parser.add_argument("--jobs", type=at_least(1), default=1, help="training runs at a time")
+    parser.add_argument("--threads", type=at_least(1), help="threads of each; default: an equal share of the cores")
     images = "number of test images, 0 for all (default: that of the budget)"
-    parser.add_argument("--images", type=number_of_images, help=images)
+    parser.add_argument("--images", type=at_least(0), help=images)
     parser.add_argument("--split", choices=("test", "val"), default="test", help="choose models on val only")
     add_format_arguments(parser.add_argument)
     parser.set_defaults(table=["markdown", "latex"])

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eval.argument_types import WithoutRepetitions, feature_map_name, positive_int
+from eval.argument_types import WithoutRepetitions, feature_map_name
 from eval.evaluations import Evaluation
 from eval.report import Row, select
 from eval.speed.measure import (
@@ -39,6 +39,7 @@ from eval.speed.vit_tiny import layer_call, model_call
 from eval.tables import line_of
 from performer_string.utils.registry import lookup
 from train.utils.progress import note, progress
+from train.utils.ranges import at_least
 
 LEVELS = {"attention": None, "layer": layer_call, "model": model_call}
 REFERENCE = "softmax"
@@ -49,13 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval length`."""
     powers = [2**n for n in range(8, 15)]
     once: dict[str, Any] = {"nargs": "+", "action": WithoutRepetitions}
-    parser.add_argument("--tokens", type=positive_int, **once, default=powers, help="up to millions")
+    parser.add_argument("--tokens", type=at_least(1), **once, default=powers, help="up to millions")
     parser.add_argument("--levels", **once, default=["attention"], help=", ".join(LEVELS))
     parser.add_argument("--methods", nargs="+", default=["all"], help=", ".join(METHODS))
     parser.add_argument("--heads", type=int, default=4, help="for attention alone; layers and models are a ViT-tiny's")
     parser.add_argument("--head-dim", type=int, default=64)
-    parser.add_argument("--qk-dim", type=positive_int, default=16, help="width in linear+narrow (default: %(default)s)")
-    parser.add_argument("--batch-size", type=positive_int, default=1, help="sequences or images in a batch")
+    parser.add_argument("--qk-dim", type=at_least(1), default=16, help="width in linear+narrow (default: %(default)s)")
+    parser.add_argument("--batch-size", type=at_least(1), default=1, help="sequences or images in a batch")
     parser.add_argument("--features", type=int, default=256, help="random features per head")
     parser.add_argument("--feature-map", type=feature_map_name, default="favor+")
     parser.add_argument("--sigma", type=float, default=4.0, help="sigma of the distance decay, in patches")

@@ -18,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from performer_string import ViT
 from train.inspection import multiplications
 from train.utils.progress import progress
+from train.utils.ranges import at_least
 
 SHORTEST = 0.02  # shortest time of consecutive calls on a GPU, in seconds
 Call = Callable[[], object]
@@ -90,14 +91,9 @@ class CapturedCall:
 
 
 def add_rounds(parser: argparse.ArgumentParser, default: int) -> None:
-    """Add the option `--rounds`, the number of measurements of each call."""
-
-    def rounds(text: str) -> int:
-        if not text.isdecimal() or int(text) < 5:
-            raise argparse.ArgumentTypeError(f"a median needs at least 5 rounds, not {text}.")
-        return int(text)
-
-    parser.add_argument("--rounds", type=rounds, default=default, help="measurements of time, after one not counted")
+    """Add the option `--rounds`, the number of measurements of each call; a median needs some."""
+    text = "measurements of time, 5 or more, after one not counted"
+    parser.add_argument("--rounds", type=at_least(5), default=default, help=text)
 
 
 def time_in_turn(calls: Mapping[K, Call], rounds: int, device: torch.device) -> dict[K, list[float]]:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eval.argument_types import feature_map_name, positive_int
+from eval.argument_types import feature_map_name
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import add_rounds, median_ratio, relative_error, time_in_turn
@@ -32,6 +32,7 @@ from eval.speed.reports import PACKING
 from eval.tables import line_of
 from performer_string import VARIANTS, ViT, ViTConfig, batch_images
 from train.utils.progress import progress
+from train.utils.ranges import at_least
 
 
 def size_range(text: str) -> tuple[int, int]:
@@ -46,13 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval packing`."""
     ranges = [(224, 224), (160, 288), (96, 352)]
     parser.add_argument("--sides", nargs="+", type=size_range, default=ranges, help="ranges in pixels, like 96-352")
-    parser.add_argument("--images", type=positive_int, default=16, help="number of images in the batch")
+    parser.add_argument("--images", type=at_least(1), default=16, help="number of images in the batch")
     known = ["linear", "softmax"]
     parser.add_argument("--attention", nargs="+", choices=known, default=known)
     parser.add_argument("--variant", choices=VARIANTS, default="tiny")
-    parser.add_argument("--patch-size", type=positive_int, default=16)
+    parser.add_argument("--patch-size", type=at_least(1), default=16)
     parser.add_argument("--feature-map", type=feature_map_name, default="favor+")
-    parser.add_argument("--features", type=positive_int, default=256, help="random features per head")
+    parser.add_argument("--features", type=at_least(1), default=256, help="random features per head")
     parser.add_argument("--backward", action="store_true", help="time forward and backward pass")
     add_rounds(parser, 5)
     parser.add_argument("--seed", type=int, default=0, help="seed of the sides (default: 0)")

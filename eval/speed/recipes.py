@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from eval.argument_types import WithoutRepetitions, positive_int
+from eval.argument_types import WithoutRepetitions
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed import reports
@@ -36,6 +36,7 @@ from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
 from train.command.recipe import current_recipe, packaged_recipes
 from train.utils.progress import note, progress
+from train.utils.ranges import at_least
 from train.utils.yaml_file import read_yaml
 
 RECIPES = packaged_recipes()
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval recipes`."""
     names = f"names or YAML files; known: {', '.join(RECIPES)}"
     parser.add_argument("--recipes", nargs="+", action=WithoutRepetitions, default=list(RECIPES), help=names)
-    parser.add_argument("--batch-size", type=positive_int, default=16, help="at most; a recipe's own if smaller")
+    parser.add_argument("--batch-size", type=at_least(1), default=16, help="at most; a recipe's own if smaller")
     add_rounds(parser, 5)
     parser.add_argument("--longest", type=float, default=10.0, help="leave out recipes whose step takes more seconds")
     add_dtype(parser)

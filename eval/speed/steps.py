@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from eval.argument_types import WithoutRepetitions, positive_int
+from eval.argument_types import WithoutRepetitions
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import add_rounds, median_ratio, million_parameters, time_in_turn
@@ -29,6 +29,7 @@ from eval.speed.reports import PLAIN, STEPS
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig
 from performer_string.models.config import patch_and_image
 from performer_string.utils.registry import lookup
+from train.utils.ranges import at_least
 
 CLASSES = 10
 MODELS: dict[str, dict[str, Any]] = {
@@ -50,10 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--encodings", **once, default=["absolute", "circulant-string"], help="of each model: " + ", ".join(ENCODINGS)
     )
     parser.add_argument("--variant", choices=VARIANTS, default="micro")
-    parser.add_argument("--image-size", type=positive_int, default=32)
-    parser.add_argument("--patch-size", type=positive_int, default=4)
-    parser.add_argument("--features", type=positive_int, default=48, help="random features per head")
-    parser.add_argument("--batch-size", type=positive_int, default=128)
+    parser.add_argument("--image-size", type=at_least(1), default=32)
+    parser.add_argument("--patch-size", type=at_least(1), default=4)
+    parser.add_argument("--features", type=at_least(1), default=48, help="random features per head")
+    parser.add_argument("--batch-size", type=at_least(1), default=128)
     add_rounds(parser, 7)
     add_dtype(parser)
 

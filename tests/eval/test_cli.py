@@ -203,7 +203,7 @@ def test_device_without_a_gpu(tmp_path, capsys):
         (["--resolutions", "90"], "90 x 90 pixels is not divisible into patches of 12 x 12"),
         (["--resolutions", "36"], "60 pixels or more, not 36"),
         (["--resolutions", "60", "--positions", "stretch"], "invalid choice: 'stretch'"),
-        (["--resolutions", "60", "--images", "-4"], "a number of images is 0 or more, not '-4'"),
+        (["--resolutions", "60", "--images", "-4"], "a number of 0 or more is needed here, not '-4'"),
         (["--resolutions", "60", "--device", "mps"], "--device must be auto, cpu, cuda or cuda:NUMBER, not 'mps'"),
     ],
 )

@@ -233,3 +233,10 @@ def test_modules_that_a_run_imported(tmp_path):
     for text, names in (("imports: mine\n", ["mine"]), ("imports: [a, b]\n", ["a", "b"]), ("imports: null\n", [])):
         (tmp_path / "config.yaml").write_text(text)
         assert recorded_imports(tmp_path) == names
+
+
+def test_a_number_of_test_images_is_none_below_zero(capsys):
+    """-3 left out the last three of them."""
+    with pytest.raises(SystemExit):
+        main(["run", "folder", "--images", "-3"])
+    assert "--images: a number of 0 or more is needed here, not '-3'" in capsys.readouterr().err

@@ -1,8 +1,10 @@
-"""Checks of numbers in a dataclass of options against their ranges."""
+"""Checks of numbers against their ranges: those of a dataclass of options, and those of a command line."""
 
 from __future__ import annotations
 
+import argparse
 import operator
+from collections.abc import Callable
 from typing import Any
 
 
@@ -39,3 +41,14 @@ def check_range(
         if value is not None and not all(holds(value, bound) for holds, bound, _ in given):
             text = " and ".join(words.format(bound) for _, bound, words in given)
             raise ValueError(f"{prefix}{name} must be {text}, not {value}.")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a type of command-line arguments: whole numbers, `least` or more."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"a number of {least} or more is needed here, not {text!r}")
+        return int(text)
+
+    return parse

@@ -172,7 +172,7 @@ def test_estimator_of_checkpoints(tmp_path, capsys):
     assert {line["TV to softmax"] for line in summary([{**n, **floats(n)} for n in numbers])} == {"0.5"}
     with pytest.raises(SystemExit):
         main(["estimator", "--checkpoint", str(one), "--resolutions", "60", "--queries", "0"])
-    assert "--queries must be 1 or more, not 0" in capsys.readouterr().err
+    assert "--queries: a number of 1 or more is needed here, not '0'" in capsys.readouterr().err
 
 
 def floats(row: dict) -> dict:

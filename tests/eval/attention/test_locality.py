@@ -125,7 +125,7 @@ def test_measured_radius_is_that_of_weights_by_hand(tmp_path):
     [
         (["--tokens", "100", "200"], "a square grid, like 196, not '200'"),
         (["--tokens", "many"], "a square grid, not 'many'"),
-        (["--rounds", "1"], "a median needs at least 5 rounds, not 1"),
+        (["--rounds", "1"], "--rounds: a number of 5 or more is needed here, not '1'"),
     ],
 )
 def test_bad_arguments(tmp_path, arguments, message, capsys):

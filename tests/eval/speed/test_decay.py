@@ -90,7 +90,7 @@ def test_exact_attention_is_by_dense_weights():
     ("arguments", "message"),
     [
         (["--locality", "gausian"], "Did you mean 'gaussian'"),
-        (["--rounds", "3"], "at least 5 rounds, not 3"),
+        (["--rounds", "3"], "a number of 5 or more is needed here, not '3'"),
         (["--sides", "1"], "2 tokens or more along a side, not 1"),
         (["--sigmas", "0"], "--sigmas must be positive, not 0"),
     ],

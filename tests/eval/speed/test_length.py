@@ -187,7 +187,7 @@ def test_unknown_names(capsys):
     for arguments, message in (
         (["--methods", "liner"], "linear"),
         (["--levels", "layers"], "layer"),
-        (["--rounds", "3"], "at least 5 rounds"),
+        (["--rounds", "3"], "a number of 5 or more"),
     ):
         with pytest.raises(SystemExit):
             main(["length", "--tokens", "48", *arguments, "--device", "cpu"])

@@ -47,7 +47,7 @@ def test_packing(tmp_path, capsys, more):
     [
         (["--sides", "20-8"], "a range of sides is like 96-352, not '20-8'"),
         (["--sides", "17-18"], "no side from 17 to 18 pixels is a multiple of the patch size 16"),
-        (["--rounds", "2"], "a median needs at least 5 rounds, not 2"),
+        (["--rounds", "2"], "a number of 5 or more is needed here, not '2'"),
     ],
 )
 def test_bad_arguments(arguments, message, capsys):
