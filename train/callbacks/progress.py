@@ -15,25 +15,6 @@ from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from train.callbacks.remaining import Pace, batches_left, epoch_title, images_of, step_of
 from train.utils.progress import BETWEEN, clock_time
 
-ENDS, ENDS_SHORT = "run ends in", "run left"  # names of the run's remaining time
-LEAST_BAR = 2  # columns of the bar on a narrow terminal, one of them spare for a longer time or number
-
-
-def that_fit(values: dict[str, Any], bar: Tqdm) -> dict[str, Any]:
-    """Return the values that fit a bar without truncation; the first is always kept, under a shorter name if needed."""
-    if bar.disable or not (columns := bar.format_dict["ncols"]):
-        return values
-    fixed = {"bar_format": str(bar.bar_format).replace("{bar}", ""), "postfix": None, "ncols": None}
-    room = columns - LEAST_BAR - len(bar.format_meter(**{**bar.format_dict, **fixed}))
-    shown: dict[str, Any] = {}
-    for name, value in values.items():
-        text = str(value) if isinstance(value, str) else str(Tqdm.format_num(value))
-        room -= len(f", {name}={text}")
-        if room < 0:
-            return shown or {ENDS_SHORT if name == ENDS else name: value}
-        shown[name] = value
-    return shown
-
 
 class TerminalProgress(TQDMProgressBar):
     """Lightning's epoch bar with the run's remaining time, correct also in a resumed epoch."""
@@ -46,8 +27,7 @@ class TerminalProgress(TQDMProgressBar):
 
     def get_metrics(self, trainer: L.Trainer, model: L.LightningModule) -> dict[str, Any]:
         metrics = super().get_metrics(trainer, model)
-        shown = {**self.run_left, **{k.removeprefix("train/"): v for k, v in metrics.items() if k != "v_num"}}
-        return that_fit(shown, self.train_progress_bar)
+        return {**self.run_left, **{k.removeprefix("train/"): v for k, v in metrics.items() if k != "v_num"}}
 
     def on_train_start(self, *_: Any) -> None:
         self.train_progress_bar = Tqdm(disable=True)
@@ -75,7 +55,7 @@ class TerminalProgress(TQDMProgressBar):
     ) -> None:
         self.pace.count()
         left = self.pace.seconds(batches_left(trainer, batch_idx)[1])
-        self.run_left = {ENDS: clock_time(left), "step": step_of(trainer)}
+        self.run_left = {"run ends in": clock_time(left), "step": step_of(trainer)}
         super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
 
     def close(self) -> None:

@@ -105,29 +105,6 @@ def test_bar_of_a_resumed_epoch(monkeypatch):
     assert "v_num" not in terminal.getvalue()
 
 
-@pytest.mark.parametrize("columns", [76, 80, 100, 160])
-def test_a_bar_is_not_cut(columns, monkeypatch):
-    """The time left of the run comes first, and what a narrow terminal has no room for is left out whole."""
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    metrics = {"train/loss": 0.25, "val/accuracy": 0.5, "v_num": 0}
-    monkeypatch.setattr(TerminalProgress.__mro__[2], "get_metrics", lambda *_: metrics)
-    bar = TerminalProgress()
-    monkeypatch.setattr(bar.pace, "seconds", lambda batches: 45296.0)
-    sizes = {"num_training_batches": 562, "max_epochs": 300, "current_epoch": 99, "estimated_stepping_batches": 168600}
-    state = trainer(**sizes, global_step=56200)
-    bar.on_train_start()
-    bar.on_train_batch_start(state, None, None, 0)
-    bar.train_progress_bar.dynamic_ncols = lambda file: (columns, 24)
-    bar.train_progress_bar.start_t -= 754
-    bar.on_train_batch_end(state, None, None, None, 561)
-    line = str(bar.train_progress_bar)
-    assert len(line) == columns
-    assert line.endswith("]")
-    assert "12:34:56" in line
-    assert ("step=56200/168600" in line) == (columns >= 100)
-    assert ("val/accuracy" in line) == (columns == 160)
-
-
 def test_lines_in_a_file(monkeypatch, capsys):
     now = [0.0]
     lines, state = LineProgress(clock=lambda: now[0]), trainer()
