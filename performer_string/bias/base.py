@@ -9,10 +9,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from performer_string.bias.linear_time import SumInputs, decayed_attention, decayed_sum
-from performer_string.bias.linear_time.recompute import StoredFeatures, chunk_features
+from performer_string.bias.linear_time import decayed_attention
 from performer_string.bias.offsets import both_have_positions, pairwise_offsets
 from performer_string.feature_maps import FeatureMap
 from performer_string.ops import reference
@@ -173,9 +171,7 @@ class RelativeBias(nn.Module):
         return reference.modulated_weights(weights, matrix[:, rows], self.normalised)
 
     def attend(self, phi: FeatureMap, q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout) -> Tensor:
-        """Return the outputs of linear attention with lambda.
-
-        On a grid with many features only those of a chunk of tokens are in memory.
+        """Return the outputs of linear attention with lambda: over the grid of `grid_of`, or by an N x N matrix.
 
         Args:
             phi: the feature map.
@@ -185,45 +181,14 @@ class RelativeBias(nn.Module):
         Returns:
             Outputs, [B, H, N, d], in the type of the features.
         """
-        # An exported graph is for a batch of any size, so that nothing may depend on the batch there.
-        all_fit = needs_plain_operations() or k[..., 0].numel() * phi.num_features <= chunk_features(k.device)
-        grid = None if all_fit else self.grid_of(layout)
+        grid = self.grid_of(layout)
         if grid is not None:
             return decayed_attention(self, phi, q, k, v, layout, grid)
+        assert layout.positions is not None
         fq, fk = phi.pair(q, k, layout.mask)  # [B, H, N, m]
-        v = v.to(fk.dtype)
-        if self.normalised:
-            out = self.numerator(fq, fk, F.pad(v, (0, 1), value=1.0), layout)
-            return safe_divide(*out.split((v.shape[-1], 1), dim=-1))
-        return safe_divide(self.numerator(fq, fk, v, layout), fq @ fk.sum(dim=-2)[..., None])
-
-    def numerator(self, fq: Tensor, fk: Tensor, v: Tensor, layout: TokenLayout) -> Tensor:
-        """Return sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j; with v = 1, the denominator.
-
-        It goes over the grid of `grid_of` where there is one, and by an N x N matrix elsewhere.
-
-        Args:
-            fq, fk: features of the queries and keys, [B, H, N, m].
-            v: values, [B, H, N, d].
-            layout: positions [N, C] of the tokens.
-
-        Returns:
-            Sums, [B, H, N, d].
-        """
-        grid, num_prefix = self.grid_of(layout), layout.num_prefix
-        if grid is None:
-            assert layout.positions is not None
-            return (fq @ fk.mT * self.matrix(layout.positions, num_prefix).to(fq.dtype)) @ v
-        if not num_prefix:
-            return self.sum_on_grid(fq, fk, v, grid)
-        sizes = (num_prefix, grid.tokens)
-        (_, q_grid), (k_prefix, k_grid), (v_prefix, v_grid) = (x.split(sizes, dim=2) for x in (fq, fk, v))
-        patches = self.sum_on_grid(q_grid, k_grid, v_grid, grid) + q_grid @ (k_prefix.mT @ v_prefix)
-        return torch.cat([fq[:, :, :num_prefix] @ (fk.mT @ v), patches], dim=2)
-
-    def sum_on_grid(self, fq: Tensor, fk: Tensor, v: Tensor, grid: Grid) -> Tensor:
-        """Return `numerator` over the tokens of a grid, each head by the cheapest of its `splits`: [B, H, N, d]."""
-        return decayed_sum(self, SumInputs(StoredFeatures(fq.shape[-1]), fq, fk, v, grid))[..., :-1]
+        weights = fq @ fk.mT * self.matrix(layout.positions, layout.num_prefix).to(fq.dtype)
+        total = weights.sum(-1, keepdim=True) if self.normalised else fq @ fk.sum(dim=-2)[..., None]
+        return safe_divide(weights @ v.to(fk.dtype), total)
 
     def grid_of(self, layout: TokenLayout) -> Grid | None:
         """Return the grid of the tokens after the prefix, or None where an N x N matrix is to be used.

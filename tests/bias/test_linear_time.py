@@ -8,7 +8,8 @@ import torch
 from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
 from performer_string.bias import DistanceDecay, base
 from performer_string.bias.decays import WINDOW_REACH
-from performer_string.bias.linear_time import plan, recompute
+from performer_string.bias.linear_time import SumInputs, decayed_sum, plan, recompute
+from performer_string.bias.linear_time.recompute import StoredFeatures
 from performer_string.ops import reference
 from performer_string.ops.layout import Grid, TokenLayout
 from performer_string.utils import log as logs
@@ -22,6 +23,7 @@ from tests.helpers.decays import (
     decay,
     definition,
     inputs,
+    numerator,
     qkv,
     use_regime,
 )
@@ -46,7 +48,7 @@ def test_sum_is_the_definition_within_its_bounds(regime, name, grid, monkeypatch
             positions = torch.cat([torch.zeros(2, len(grid)), 0.7 + grid_positions(grid) * steps]).double()
             fq, fk, v = inputs(len(positions))
             slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions), 2)
-            fast = locality.numerator(fq, fk, v, TokenLayout(positions, num_prefix=2))
+            fast = numerator(locality, fq, fk, v, TokenLayout(positions, num_prefix=2))
             assert_within_bounds(fast, slow, [fq, fk, v, *locality.parameters()], regime)
 
 
@@ -63,7 +65,7 @@ def test_exponential_sum_is_the_definition_within_its_bounds(regime, monkeypatch
                 locality, positions = decay("exponential", sigma), grid_positions(grid, dtype=torch.float64)
                 fq, fk, v = inputs(len(positions))
                 slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions))
-                fast = locality.numerator(fq, fk, v, TokenLayout(positions))
+                fast = numerator(locality, fq, fk, v, TokenLayout(positions))
                 value, (*gradients, of_sigma, of_amplitude) = compare(fast, slow, [fq, fk, v, *locality.parameters()])
                 assert value < (WINDOW if regime == "window" else GRID)
                 assert max(*gradients, of_amplitude) < GRADIENT
@@ -159,7 +161,7 @@ def test_heads_of_different_plans_are_computed_apart():
     plans = plan.choose_plans(locality, Grid((25, 24, 1), (1.0, 1.0, 1.0), 2), 6, 5)
     assert [p.cell is None for p in plans] == [False, True, False]
     fq, fk, v = inputs(600, heads=3)
-    fast = locality.numerator(fq, fk, v, TokenLayout(positions))
+    fast = numerator(locality, fq, fk, v, TokenLayout(positions))
     slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions))
     assert_within_bounds(fast, slow, [fq, fk, v, *locality.parameters()], "grid")
     assert (fast[:, 1] - slow[:, 1]).norm() < WINDOW * slow[:, 1].norm()
@@ -204,9 +206,9 @@ def test_scattered_and_learned_positions_are_summed_exactly():
     locality.max_dense_tokens = 0
     scattered = torch.rand(60, 2, dtype=torch.float64) * 8
     slow = reference.attend_attenuated(fq, fk, v, definition(locality, scattered))
-    torch.testing.assert_close(locality.numerator(fq, fk, v, TokenLayout(scattered)), slow)
+    torch.testing.assert_close(numerator(locality, fq, fk, v, TokenLayout(scattered)), slow)
     learned = grid_positions((6, 10), dtype=torch.float64).requires_grad_()
-    out = locality.numerator(fq, fk, v, TokenLayout(learned))
+    out = numerator(locality, fq, fk, v, TokenLayout(learned))
     torch.testing.assert_close(out, reference.attend_attenuated(fq, fk, v, definition(locality, learned.detach())))
     assert torch.autograd.grad(out.sum(), learned)[0].abs().max() > 0
 
@@ -244,7 +246,7 @@ def test_compiled_sum_is_the_same_without_warnings(recwarn):
     fq, fk, v = inputs(80)
 
     def total(fq, fk, v):
-        return locality.sum_on_grid(fq, fk, v, grid)
+        return decayed_sum(locality, SumInputs(StoredFeatures(6), fq, fk, v, grid))
 
     with torch.no_grad():
         torch.testing.assert_close(torch.compile(total, backend="eager")(fq, fk, v), total(fq, fk, v))

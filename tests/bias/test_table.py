@@ -10,7 +10,7 @@ from performer_string.bias.linear_time.recompute import CHUNK_FEATURES
 from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import TokenLayout
 from tests.helpers.cases import case
-from tests.helpers.decays import assert_equal
+from tests.helpers.decays import assert_equal, numerator
 
 TRAINING_GRIDS = {1: (5,), 2: (5, 3), 3: (3, 4, 2)}
 
@@ -33,7 +33,7 @@ def test_sum_is_its_definition_inside_and_beyond_the_training_grid():
                 reference_positions.table_decay(table_bias.bias, grid), (2, 0, 2, 0), value=1.0
             )
             torch.testing.assert_close(table_bias.matrix(positions, 2), matrix)
-            fast = table_bias.numerator(fq, fk, v, TokenLayout(positions, num_prefix=2))
+            fast = numerator(table_bias, fq, fk, v, TokenLayout(positions, num_prefix=2))
             assert_equal(fast, reference.attend_attenuated(fq, fk, v, matrix, 2), [fq, fk, v, table_bias.bias])
 
 
@@ -46,7 +46,7 @@ def test_bias_is_interpolated_between_whole_offsets():
         for points in (positions, torch.randn(30, 2, dtype=torch.float64)):
             fq, fk, v = (torch.randn(1, 2, 30, c, dtype=torch.float64) for c in (4, 4, 3))
             slow = reference.attend_attenuated(fq, fk, v, table_bias.matrix(points))
-            torch.testing.assert_close(table_bias.numerator(fq, fk, v, TokenLayout(points)), slow)
+            torch.testing.assert_close(numerator(table_bias, fq, fk, v, TokenLayout(points)), slow)
     b = table_bias.bias[:, 3, 4:6]  # at the offsets (0, 0) and (0, 1)
     between = table_bias.of_offsets(torch.tensor([0.0, 0.25], dtype=torch.float64)).log()
     torch.testing.assert_close(between, 0.75 * b[:, 0] + 0.25 * b[:, 1])

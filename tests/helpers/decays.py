@@ -7,6 +7,7 @@ import torch
 from performer_string import build_locality
 from performer_string.bias import RelativeBias
 from performer_string.bias.linear_time import plan
+from performer_string.feature_maps import FeatureMap
 from performer_string.ops import reference_positions
 
 WINDOW, GRID, GRADIENT = 1e-3, 0.03, 0.05  # bounds on relative errors
@@ -39,6 +40,21 @@ def definition(locality, positions, num_prefix=0):
     factors[:, :num_prefix] = 1
     factors[:, :, :num_prefix] = 1
     return factors
+
+
+class Given(FeatureMap):
+    """Features that are given in place of queries and keys."""
+
+    def queries(self, q):
+        return q
+
+
+def numerator(locality, fq, fk, v, layout):
+    """Return sum_j lambda(p_i - p_j) fq_i^T fk_j v_j, from attention with the denominator sum_j fq_i^T fk_j."""
+    normalised, locality.normalised = locality.normalised, False
+    out = locality.attend(Given(fq.shape[-1], fq.shape[1], fq.shape[-1]), fq, fk, v, layout)
+    locality.normalised = normalised
+    return out * (fq @ fk.sum(dim=-2)[..., None])
 
 
 def inputs(tokens, features=6, width=5, batch=1, heads=2):

@@ -212,6 +212,9 @@ def largest_scale(phi: FeatureMap, k: Tensor, masked: Tensor | None) -> Tensor:
 def sum_keys(source: FeatureSource, k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
     """Return sum_j phi(k_j) v_j^T of keys [B, H, N, d] and values [B, H, N, e], chunk by chunk: [B, H, m, e]."""
 
+    if isinstance(source, StoredFeatures):
+        return k.mT @ v
+
     def part(k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
         return source.keys(k, masked).mT @ v
 

@@ -15,7 +15,13 @@ from performer_string.bias.linear_time.inputs import SumInputs
 from performer_string.bias.linear_time.neighbour_tiles import make_tiling
 from performer_string.bias.linear_time.neighbours import neighbour_sum, prefers_neighbours
 from performer_string.bias.linear_time.plan import Plan, choose_plans, group_heads
-from performer_string.bias.linear_time.recompute import RecomputedFeatures, chunk_features, largest_scale, sum_keys
+from performer_string.bias.linear_time.recompute import (
+    RecomputedFeatures,
+    StoredFeatures,
+    chunk_features,
+    largest_scale,
+    sum_keys,
+)
 from performer_string.bias.linear_time.window import window_sum
 from performer_string.feature_maps import FeatureMap
 from performer_string.ops.layout import Grid, TokenLayout
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
 def decayed_attention(
     bias: RelativeBias, phi: FeatureMap, q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, grid: Grid
 ) -> Tensor:
-    """Return linear attention with a relative bias, a few samples and a chunk of tokens at a time.
+    """Return linear attention with a relative bias; of many features a few samples and a chunk of tokens at a time.
 
     Args:
         bias: relative bias lambda, in the numerator, and in the denominator if it is normalised.
@@ -40,6 +46,10 @@ def decayed_attention(
     Returns:
         Outputs, [B, H, N, d], in the type of the features.
     """
+    if k[..., 0].numel() * phi.num_features <= chunk_features(k.device):
+        fq, fk = phi.pair(q, k, layout.mask)
+        inputs = SumInputs(StoredFeatures(phi.num_features), fq, fk, v.to(fk.dtype), grid)
+        return _attend_group(inputs, bias, layout.num_prefix)
     dtype = torch.promote_types(k.dtype, torch.float32)
     products = torch.bfloat16 if v.dtype == torch.bfloat16 else dtype
     samples = max(1, chunk_features(k.device) // (k.shape[1] * k.shape[2] * phi.num_features))

@@ -159,8 +159,8 @@ def test_mixed_precision(way):
 def test_many_tokens_are_summed_over_their_grid_and_few_by_matrices(locality, monkeypatch):
     """Each layer by one of both, to the same logits."""
     outs, sums = [], []
-    on_grid = LOCALITIES[locality].sum_on_grid
-    monkeypatch.setattr(LOCALITIES[locality], "sum_on_grid", lambda *args: sums.append(args) or on_grid(*args))
+    on_grid = base.decayed_attention
+    monkeypatch.setattr(base, "decayed_attention", lambda *args: sums.append(args) or on_grid(*args))
     for most, expected in ((12, 0), (11, 3)):
         torch.manual_seed(0)
         model = vit(max_dense_tokens=most, locality=locality)
