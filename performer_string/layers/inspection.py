@@ -95,8 +95,6 @@ class AttentionInputs:
 
     def weights(self) -> Tensor:
         """Return the normalised attention weights before any relative bias, [B, H, N, M]."""
-        if self.layout.mask is None:
-            return self.backend.weights(self.q, self.k, self.rotation, self.key_bias)
         return self.backend.weights(self.q, self.k, self.rotation, self.key_bias, self.layout.mask)
 
     def exact_weights(self) -> Tensor:

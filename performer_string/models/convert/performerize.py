@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from performer_string.layers.inspection import evaluation_mode
 from performer_string.models.config.parts import check_attention_name
 from performer_string.models.convert.narrow_timm import narrow_attention
 from performer_string.models.convert.timm_attention import TimmAttention
@@ -187,31 +189,23 @@ def measure(
 
     def compare(layer: int) -> Any:
         def hook(module: nn.Module, arguments: Any, options: Any, out: Tensor) -> None:
-            new = swaps[layer]
-            mode = new.training
-            errors[layer] = relative_error(new.eval()(*arguments, **options), out)
-            new.train(mode)
+            with evaluation_mode(swaps[layer]):
+                errors[layer] = relative_error(swaps[layer](*arguments, **options), out)
 
         return hook
 
-    blocks = cast(Any, model).blocks
-    hooks = [blocks[i].attn.register_forward_hook(compare(i), with_kwargs=True) for i in swaps]
-    try:
+    with ExitStack() as stack:
+        for i in swaps:
+            hook = cast(Any, model).blocks[i].attn.register_forward_hook(compare(i), with_kwargs=True)
+            stack.callback(hook.remove)
         return outputs(model, images), errors
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @torch.no_grad()
 def outputs(model: nn.Module, images: Tensor) -> Tensor:
     """Return the outputs of a model in evaluation mode, which is left in the mode it was in."""
-    modes = {module: module.training for module in model.modules()}
-    try:
-        return cast(Tensor, model.eval()(images))
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with evaluation_mode(model):
+        return cast(Tensor, model(images))
 
 
 def relative_error(new: Tensor, old: Tensor) -> float:
