@@ -22,9 +22,17 @@ class BlockRotation(Rotation):
 
     Args:
         blocks: the b x b blocks along the diagonal, [..., 1 or H, N, m, b, b], in float32 or better.
+
+    Raises:
+        ValueError: blocks in 16 bits, as autocast returns them.
     """
 
     def __init__(self, blocks: Tensor):
+        if blocks.dtype in (torch.bfloat16, torch.float16):
+            raise ValueError(
+                f"the blocks of a rotation are in {blocks.dtype}, in which they are not orthogonal: compute them from "
+                f"full_precision(parameter), within without_autocast(positions), of performer_string.utils.dtype."
+            )
         self.blocks = blocks
 
     def check(self, x: Tensor) -> None:

@@ -106,14 +106,23 @@ def test_the_encoding_is_what_its_generators_say(own_module):
     assert encoding.bfloat16().directions.dtype == torch.float32
 
 
-@pytest.mark.parametrize("kind", [test_encodings.TestEvery, test_encodings.TestSeparable])
-def test_the_encoding_keeps_the_laws_of_the_library(own_module, qk, kind):
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("golden", test_encodings.TestEvery),
+        ("golden", test_encodings.TestSeparable),
+        ("golden", test_encodings.TestRotating),
+        ("turning", test_encodings.TestEvery),
+        ("turning", test_encodings.TestRotating),
+    ],
+)
+def test_the_encoding_keeps_the_laws_of_the_library(own_module, qk, name, kind):
     """As the command of the guide tests it, `pytest -p mine`."""
     importlib.import_module("mine")
     laws = [law for name, law in vars(kind).items() if name.startswith("test_")]
-    assert len(laws) > 6
+    assert len(laws) >= 4
     for law in laws:
-        law(kind(), "golden", **({"qk": qk} if "qk" in inspect.signature(law).parameters else {}))
+        law(kind(), name, **({"qk": qk} if "qk" in inspect.signature(law).parameters else {}))
 
 
 def test_the_feature_map_keeps_the_laws_of_the_library(own_module):

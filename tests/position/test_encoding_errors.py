@@ -9,6 +9,7 @@ import torch
 
 from performer_string import ENCODINGS, SeparableEncoding, build_encoding, grid_positions
 from performer_string.position import Sizes
+from performer_string.position.block_rotation import BlockRotation
 from tests.helpers.encodings import random_positions, variants
 
 CASES = [
@@ -242,3 +243,10 @@ def test_positions_have_to_be_a_tensor(positions):
 def test_sizes_have_to_be_integers(name):
     with pytest.raises(ValueError, match=f"{name} must be int, not 4.0"):
         build_encoding("rope", **{"head_dim": 8, "num_heads": 2, name: 4.0})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_blocks_in_16_bits_are_refused(dtype):
+    """An exponential under autocast was NaN in silence."""
+    with pytest.raises(ValueError, match=r"within without_autocast\(positions\)"):
+        BlockRotation(torch.eye(3, dtype=dtype).expand(2, 5, 4, 3, 3))

@@ -120,6 +120,9 @@ class TestSeparable:
                 change = scores(encoding, *qk, positions) - scores(encoding, *qk, squeezed)
                 assert change.abs().max() > 1e-3, (variant, axis)
 
+
+@pytest.mark.parametrize("name", ROTATING)
+class TestRotating:
     def test_samples_may_have_different_positions(self, name, qk):
         for variant in variants(name):
             with naming(variant):
