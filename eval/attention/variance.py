@@ -87,7 +87,7 @@ def independent_deviation(phi: RandomFeatures, q: Tensor, k: Tensor) -> float:
         return math.nan
     if form.kind == "exponential":
         s = 2 * form.square * float((q + k).square().sum())
-        variance = math.exp(s) - 1 + (math.exp(-s) - 1 if form.mirrored else 0)
+        variance = math.exp(s) - 1 + (math.exp(-s) - 1 if phi.num_projections() < phi.num_features else 0)
     else:
         twice = build_feature_map(
             "arc-cosine", head_dim=phi.head_dim, num_heads=1, num_features=1, order=2 * form.order

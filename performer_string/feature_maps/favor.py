@@ -118,6 +118,6 @@ class HyperbolicFeatures(PositiveFeatures):
         return torch.cat([projected, -projected], dim=-1), half_square
 
     def form(self) -> FeatureForm | None:
-        """Return the map as fused kernels know it: an exponential of both signs."""
+        """Return the map as fused kernels know it: an exponential, of W and of -W."""
         weight = self.exact_projection() * self.scale**0.5
-        return FeatureForm("exponential", weight, mirrored=True, square=self.scale / 2)
+        return FeatureForm("exponential", torch.cat([weight, -weight], dim=1), square=self.scale / 2)

@@ -17,7 +17,7 @@ from performer_string.ops.flash import FlashSums, can_flash
 from performer_string.ops.forms import FeatureForm
 from performer_string.ops.power_sums import PowerSums
 from performer_string.ops.rotary import rotate_planes
-from performer_string.utils._compat import has_bf16_tiles
+from performer_string.utils._compat import has_fast_bf16
 from performer_string.utils.numerics import chunk_slices
 
 # Features held at a time on a CPU: 2 MiB of float32, which stay in the cache.
@@ -70,7 +70,7 @@ class ChunkLoop:
         self.q, self.k, self.v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), weight.dtype)
         self.dtype = torch.promote_types(dtype, torch.float32)  # the type of features and sums
-        rounds_values = v.dtype == torch.bfloat16 and has_bf16_tiles(v.device)
+        rounds_values = v.dtype == torch.bfloat16 and has_fast_bf16(v.device)
         self.value_dtype = torch.bfloat16 if rounds_values else self.dtype
         self.weight, self.masked, self.form = weight.to(self.dtype), masked, form
         self.angles = None if cos is None or sin is None else (cos.to(self.dtype), sin.to(self.dtype))

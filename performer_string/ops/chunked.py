@@ -42,7 +42,6 @@ def chunked_attention(
         Outputs, [B, H, N, d_v] in the type of v. First derivatives go to q, k, v, the bias, the planes and the map's
         weight.
     """
-    weight = torch.cat([form.weight, -form.weight], dim=1) if form.mirrored else form.weight
     cos = sin = None
     if planes is not None and planes[0].shape[-1]:
         cos, sin = planes
@@ -50,7 +49,7 @@ def chunked_attention(
         cos = cos[:, None] if cos.ndim == 3 else cos.transpose(0, 1)
         sin = sin[:, None] if sin.ndim == 3 else sin.transpose(0, 1)
     masked = None if key_mask is None else ~key_mask[None, :, :, None]
-    inputs = ChunkInputs(q, k, v, key_bias, weight, cos, sin, masked)
+    inputs = ChunkInputs(q, k, v, key_bias, form.weight, cos, sin, masked)
     if torch.compiler.is_compiling():
         compiled: Tensor = _attention(*inputs, form.kind, float(form.square), form.order)[0]
         return compiled

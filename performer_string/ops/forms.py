@@ -17,15 +17,13 @@ class FeatureForm:
     Attributes:
         kind: equation: `exponential` for phi_f(x) = exp(w_f x - square |x|^2), or `power` for phi_f(x) =
             relu(w_f x)^order.
-        weight: weight W, [H, rows, d], in float32 or better, with the scale of the logits in it.
-        mirrored: whether the features are those of W and of -W, 2 rows in all.
+        weight: weight W, [H, m, d], in float32 or better, with the scale of the logits in it.
         square: coefficient of |x|^2 in the exponential.
         order: exponent of the power.
     """
 
     kind: Literal["exponential", "power"]
     weight: Tensor
-    mirrored: bool = False
     square: float = 0.0
     order: int = 1
 

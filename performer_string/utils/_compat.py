@@ -94,21 +94,14 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 @functools.cache
-def has_bf16_products(device: torch.device) -> bool:
-    """Return whether a device multiplies in bf16. A CPU that emulates it takes ten times as long as in float32.
+def has_fast_bf16(device: torch.device) -> bool:
+    """Return whether products in bf16 save time, including the rounding of their operands.
 
-    torch has no public function for this question.
+    A CPU that emulates them takes ten times as long as in float32. With AVX-512 and without AMX the rounding costs what
+    the products gain. torch has no public function for either.
     """
     if device.type != "cpu":
         return True
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-@functools.cache
-def has_bf16_tiles(device: torch.device) -> bool:
-    """Return whether products in bf16 save time, including the rounding of their operands.
-
-    With AVX-512 and without AMX the rounding costs what the products gain. torch has no public function for either.
-    """
-    without_tiles = torch.cpu._is_avx512_bf16_supported() and not torch.cpu._is_amx_tile_supported()
-    return has_bf16_products(device) and not (device.type == "cpu" and without_tiles)
+    only_avx512 = torch.cpu._is_avx512_bf16_supported() and not torch.cpu._is_amx_tile_supported()
+    native = torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return native and not only_avx512

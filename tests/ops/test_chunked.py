@@ -15,10 +15,9 @@ from tests.helpers.maps import compare
 from tests.helpers.planes import rotate_planes
 
 # Every way to sum over the keys: torch's flash attention, chunks of exponentials, and chunks of powers.
-FLASH, FLASH_MIRRORED = ("exponential", True), ("mirrored", True)
-CHUNKS, MIRRORED = ("exponential", False), ("mirrored", False)
+FLASH, CHUNKS = ("exponential", True), ("exponential", False)
 POWERS = [("power 1", False), ("power 2", False), ("power 5", False)]
-KINDS = [FLASH, FLASH_MIRRORED, CHUNKS, MIRRORED, *POWERS]
+KINDS = [FLASH, CHUNKS, *POWERS]
 # Features that a chunk may hold: 64 tokens of one sample; all tokens of two samples; all.
 TOKENS, SAMPLES, WHOLE = 1, 2 * 150 * 2 * 14, 10**9
 
@@ -26,7 +25,7 @@ TOKENS, SAMPLES, WHOLE = 1, 2 * 150 * 2 * 14, 10**9
 def make_form(name: str, weight: Tensor) -> FeatureForm:
     if name.startswith("power"):
         return FeatureForm("power", weight, order=int(name[-1]))
-    return FeatureForm("exponential", weight, mirrored=name == "mirrored", square=0.3)
+    return FeatureForm("exponential", weight, square=0.3)
 
 
 def form_features(form: FeatureForm, x: Tensor) -> Tensor:
@@ -34,7 +33,6 @@ def form_features(form: FeatureForm, x: Tensor) -> Tensor:
     dots = torch.einsum("bhnd,hmd->bhnm", x, form.weight)
     if form.kind == "power":
         return dots.clamp(min=0) ** form.order
-    dots = torch.cat([dots, -dots], -1) if form.mirrored else dots
     return torch.exp(dots - form.square * x.square().sum(-1, keepdim=True))
 
 
@@ -221,7 +219,7 @@ def test_saved_tensors_are_smaller_than_the_features():
 @pytest.mark.parametrize("native", [True, False], ids=["bf16-products", "float32-products"])
 @pytest.mark.parametrize("name", ["exponential", "power 2"])
 def test_bf16_with_and_without_native_products(name, native, monkeypatch):
-    monkeypatch.setattr(chunk_loop, "has_bf16_tiles", lambda device: native)
+    monkeypatch.setattr(chunk_loop, "has_fast_bf16", lambda device: native)
     types, product = set(), chunk_sums.ChunkSums.product
     monkeypatch.setattr(
         chunk_sums.ChunkSums, "product", lambda self, a, b: (types.add(self.value_dtype), product(self, a, b))[1]

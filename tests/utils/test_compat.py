@@ -161,12 +161,12 @@ def test_flash_attention_returns_the_logarithms_of_its_normalisers():
     torch.testing.assert_close(log_total, logits.logsumexp(-1))
 
 
-def test_bf16_tiles_need_bf16_products(monkeypatch):
-    assert _compat.has_bf16_products(torch.device("cuda"))
-    cpu = torch.device("cpu")
+def test_fast_bf16_is_native_and_more_than_avx512(monkeypatch):
+    assert _compat.has_fast_bf16(torch.device("cuda"))
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     for avx512, amx, expected in ((True, False, False), (True, True, True), (False, False, True)):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda value=avx512: value)
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda value=amx: value)
-        for products in (True, False):
-            monkeypatch.setattr(_compat, "has_bf16_products", lambda device, value=products: value)
-            assert _compat.has_bf16_tiles.__wrapped__(cpu) == (products and expected)
+        for native in (True, False):
+            monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda value=native: value)
+            assert _compat.has_fast_bf16.__wrapped__(torch.device("cpu")) == (native and expected)

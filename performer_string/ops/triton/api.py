@@ -109,10 +109,7 @@ def triton_linear_attention(
     Source: arXiv:2009.14794 (FAVOR+); arXiv:2502.02562, section 3.2 (rotations before the features);
     arXiv:2307.08691 (FlashAttention-2: blocks with an online maximum).
     """
-    weight = form.weight
-    if form.mirrored:
-        weight = torch.cat([weight, -weight], dim=1)  # [H, 2 rows, d]
-    order, square = form.order, 0.0
+    weight, order, square = form.weight, form.order, 0.0
     if form.kind == "exponential":
         weight, order, square = weight * math.log2(math.e), 0, form.square * math.log2(math.e)
     c, s = planes if planes is not None and planes[0].shape[-1] else (None, None)
