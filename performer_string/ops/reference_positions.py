@@ -42,33 +42,6 @@ def rotate(x: Tensor, generators: Tensor, positions: Tensor) -> Tensor:
     return torch.einsum("hnij,bhnj->bhni", rotation_matrices(generators, positions), x)
 
 
-def circulant_rotate(x: Tensor, coefficients: Tensor, block_size: int, positions: Tensor) -> Tensor:
-    """Return exp(sum_k r_k (C_k - C_k^T)) x by FFT.
-
-    A circulant with first column c has the eigenvalues FFT(c). Each block is therefore
-
-        IFFT(exp(sum_k r_k FFT(c_k)) FFT(x)),   c_j = a_j,   c_(b-j) = -a_j
-
-    Args:
-        x: queries or keys, [B, H, N, d].
-        coefficients: coefficients a, [H, C, d / b, (b-1)//2].
-        block_size: size b of a block.
-        positions: positions r, [N, C].
-
-    Returns:
-        Rotated queries or keys, [B, H, N, d].
-
-    Source: arXiv:2502.02562, section 3.2.
-    """
-    half = coefficients.shape[-1]
-    column = coefficients.new_zeros(*coefficients.shape[:-1], block_size)
-    column[..., 1 : half + 1] = coefficients
-    column[..., block_size - half :] = -coefficients.flip(-1)
-    exponents = torch.einsum("nc,hcmf->hnmf", positions.to(torch.fft.fft(column).dtype), torch.fft.fft(column))
-    blocks = torch.fft.fft(x.unflatten(-1, (-1, block_size)))  # [B, H, N, d / b, b]
-    return torch.fft.ifft(torch.exp(exponents) * blocks).real.flatten(-2)
-
-
 def reflection_rotate(x: Tensor, mirrors: Tensor, positions: Tensor) -> Tensor:
     """Return H(w_2 r) H(w_1 r) x on each plane (p, p + P), a product of two reflections.
 
@@ -91,25 +64,6 @@ def reflection_rotate(x: Tensor, mirrors: Tensor, positions: Tensor) -> Tensor:
         pairs = pairs - 2 * (pairs * normal).sum(-1, keepdim=True) * normal
         rotated = torch.cat([pairs[..., 0], pairs[..., 1], rotated[..., 2 * planes :]], dim=-1)
     return rotated
-
-
-def rodrigues_rotate(x: Tensor, axis: Tensor, omega: Tensor, positions: Tensor) -> Tensor:
-    """Return x cos t + (u cross x) sin t + u (u.x)(1 - cos t) on each block of three dimensions, t = omega r.
-
-    Args:
-        x: queries or keys, [B, H, N, d].
-        axis: unit vectors u, [H, d / 3, 3].
-        omega: frequencies omega, [H, C, d / 3].
-        positions: positions r, [N, C].
-
-    Returns:
-        Rotated queries or keys, [B, H, N, d].
-    """
-    t = torch.einsum("nc,hcm->hnm", positions, omega)[..., None]
-    parts, u = x.unflatten(-1, (-1, 3)), axis[:, None]  # [B, H, N, m, 3], [H, 1, m, 3]
-    along = (parts * u).sum(-1, keepdim=True) * u
-    rotated = parts * t.cos() + torch.linalg.cross(u.expand_as(parts), parts) * t.sin() + along * (1 - t.cos())
-    return rotated.flatten(-2)
 
 
 def gaussian_decay(positions: Tensor, amplitudes: Tensor, widths: Tensor) -> Tensor:

@@ -31,14 +31,6 @@ def test_matrix_is_scipys_exponential(name):
                     assert_close(matrix[head, n].detach(), expected, rtol=0, atol=1e-9)
 
 
-def test_circulant_is_its_fft_form(qk):
-    for block_size in (3, 4, 6, 12):
-        encoding, positions = make_encoding("circulant-string", block_size=block_size), random_positions(7, 2)
-        q, k = (reference_positions.circulant_rotate(x, encoding.coefficients, block_size, positions) for x in qk)
-        with naming(block_size):
-            assert_close(scores(encoding, *qk, positions), q @ k.mT)
-
-
 def test_reflection_is_two_householder_matrices(qk):
     encoding, positions = make_encoding("reflection-string"), random_positions(7, 2)
     torch.nn.init.normal_(encoding.mirrors)
@@ -46,16 +38,12 @@ def test_reflection_is_two_householder_matrices(qk):
     assert_close(encoding(positions).rotate(qk[0]), expected)
 
 
-def test_so3_is_rodrigues_formula(qk):
-    """The axes have any direction, those of the coordinates among them."""
-    for along in (None, 0, 1, 2):
+def test_so3_basis_where_its_axes_are_those_of_the_coordinates():
+    for along in range(3):
         encoding, positions = make_encoding("pate-so3"), random_positions(7, 2)
-        if along is not None:
-            encoding.axis.data[:] = torch.eye(3)[along]
-        axis = torch.nn.functional.normalize(encoding.axis, dim=-1)
-        q, k = (reference_positions.rodrigues_rotate(x, axis, encoding.omega, positions) for x in qk)
+        encoding.axis.data[:] = torch.eye(3)[along]
         with naming(along):
-            assert_close(scores(encoding, *qk, positions), q @ k.mT)
+            assert_close(encoding(positions).matrix(), exponentials(encoding, positions), rtol=0, atol=1e-9)
 
 
 def test_so4_basis_where_its_axes_coincide():
