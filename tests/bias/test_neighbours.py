@@ -56,14 +56,6 @@ def test_neighbours_reach_at_least_the_radius():
     assert torch.equal(weights, ((tile[:, None] - tile).abs() <= 1).double())
 
 
-def test_sums_over_several_slabs_need_those_of_the_keys(monkeypatch):
-    monkeypatch.setitem(recompute.CHUNK_FEATURES, "cpu", 1)
-    grid, (fq, fk, v) = Grid((40, 30, 1), (1.0, 1.0, 1.0), 2), inputs(1200, 3, 2)
-    tiling = make_tiling(grid, (8, 8, 0))
-    with pytest.raises(ValueError, match="key_sums are needed"):
-        neighbour_sum(SumInputs(StoredFeatures(3), fq, fk, v, grid), decay("gaussian", 1.0).of_offsets, tiling)
-
-
 def test_grids_of_three_axes_take_windows():
     assert make_tiling(Grid((4, 9, 9), (1.0, 1.0, 1.0), 3), (2, 2, 2)) is None
 

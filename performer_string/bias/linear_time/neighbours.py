@@ -145,8 +145,6 @@ def neighbour_sum(inputs: SumInputs, bias: Bias, tiling: Tiling) -> Tensor:
         Sums, [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
     source, grid, v = inputs.source, inputs.grid, inputs.v
-    if inputs.key_sums is None and len(_chunks(inputs.q, source, grid, tiling)) > 1:
-        raise ValueError("key_sums are needed where the features of all tokens are not in memory together.")
     table = neighbour_table(bias, grid, tiling, v)
     out: Tensor = _NeighbourSum.apply(source, grid, tiling, inputs.products or v.dtype, table, *inputs.tensors)
     return out
