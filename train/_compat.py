@@ -5,9 +5,12 @@ Tested on Lightning 2.6, jsonargparse 4.53, torch 2.11 and 2.14. No other module
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+import re
+from argparse import Action, ArgumentParser
+from typing import Any
 
 import lightning as L
+from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
@@ -21,6 +24,23 @@ class AskedSettingsCLI(LightningCLI):
 
     def _parse_ckpt_path(self) -> None:
         pass
+
+
+class ShortHelp(DefaultHelpFormatter):
+    """jsonargparse's help with a usage of one line, and the first sentence alone on each of Lightning's options.
+
+    Their descriptions list every class of Lightning, and the usage would have 180 lines.
+    """
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:
+        command = self._prog.replace(" [options]", "")
+        super().add_usage(
+            f"{command} [--config RECIPE.yaml] [--FIELD VALUE ...]" if prefix is None else usage, [], [], prefix
+        )
+
+    def _expand_help(self, action: Action) -> str:
+        text = super()._expand_help(action)
+        return re.split(r"(?<!e\.g)\. | \(type: ", text)[0] if action.dest.startswith("trainer.") else text
 
 
 def option_names(parser: ArgumentParser) -> list[str]:

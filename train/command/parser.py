@@ -12,8 +12,8 @@ import yaml
 from jsonargparse.typing import register_type
 from lightning.pytorch.cli import LightningArgumentParser
 
-from train._compat import option_names, subcommands_of
-from train.command.help_text import Unwrapped, compact, part_list
+from train._compat import ShortHelp, option_names, subcommands_of
+from train.command.help_text import part_list
 from train.command.parse_errors import in_one_line
 from train.command.recipe import nearest_field
 
@@ -30,18 +30,12 @@ class Parser(LightningArgumentParser):
     """A parser that takes no abbreviations, and whose errors name the nearest field without printing the usage."""
 
     def __init__(self, *args: Any, **options: Any):
-        super().__init__(*args, **{"allow_abbrev": False, **options})
+        super().__init__(*args, **{"allow_abbrev": False, "formatter_class": ShortHelp, **options})
 
     def format_help(self, *arguments: Any) -> str:
-        """Return a shortened help, with the parts of a model where they can be chosen."""
-        if "model.vit.encoding" not in option_names(self):
-            return super().format_help(*arguments)
-        formatter, self.formatter_class = self.formatter_class, Unwrapped
-        try:
-            text: str = super().format_help()
-        finally:
-            self.formatter_class = formatter
-        return f"{compact(text, self.prog.replace('[options] ', ''))}\n{part_list()}\n"
+        """Return the help, with the parts of a model where they can be chosen."""
+        text: str = super().format_help(*arguments)
+        return f"{text}\n{part_list()}\n" if "model.vit.encoding" in option_names(self) else text
 
     def error(self, message: str, ex: Exception | None = None) -> Any:
         """Write the message with the nearest name to stderr and exit with status 2."""
