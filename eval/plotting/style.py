@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -76,30 +74,10 @@ def paper_style(width: float | None = None) -> Iterator[None]:
     """
     token = _WIDTH.set(width)
     try:
-        with (
-            matplotlib.rc_context({"font.family": ["sans-serif", *fallback_fonts()]}, fname=STYLE),
-            missing_characters_said_once(),
-        ):
+        with matplotlib.rc_context({"font.family": ["sans-serif", *fallback_fonts()]}, fname=STYLE):
             yield
     finally:
         _WIDTH.reset(token)
-
-
-@contextmanager
-def missing_characters_said_once() -> Iterator[None]:
-    """Write one message for all characters that no font has, in place of matplotlib's warning for each."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    missing = dict.fromkeys(str(each.message) for each in caught if "missing from font" in str(each.message))
-    for each in caught:
-        if str(each.message) not in missing:
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-    if missing:
-        sys.stderr.write(
-            f"The figures lack {len(missing)} characters, for which no font is installed. Install one that has them, "
-            f"such as Noto Sans CJK. Tables and CSV files have all names.\n"
-        )
 
 
 def width_or(default: float) -> float:
