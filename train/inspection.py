@@ -1,4 +1,4 @@
-"""Inspect a model: its multiplications, and whether it is sharded."""
+"""Count the multiplications of a model."""
 
 from __future__ import annotations
 
@@ -9,13 +9,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from performer_string import ViT, fold
-
-
-def is_sharded(vit: ViT) -> bool:
-    """Return whether the weights of a model are sharded between processes."""
-    from torch.distributed.fsdp import FSDPModule  # slow to import
-
-    return isinstance(vit, FSDPModule)
 
 
 def multiplications(vit: ViT, size: Sequence[int]) -> int | None:
@@ -31,7 +24,9 @@ def multiplications(vit: ViT, size: Sequence[int]) -> int | None:
     Returns:
         Multiplications in matrix products, convolutions and attention; None where a part cannot be counted.
     """
-    device = "cpu" if vit.localities() and not is_sharded(vit) else "meta"
+    from torch.distributed.fsdp import FSDPModule  # slow to import
+
+    device = "cpu" if vit.localities() and not isinstance(vit, FSDPModule) else "meta"
     try:
         copied = fold(vit).to(device)
         image = torch.zeros(1, vit.config.in_channels, *size, device=device)

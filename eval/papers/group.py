@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,8 @@ class Group:
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of the recipe with the overrides, by full name."""
-        return {**fields_of_recipe(self.recipe, self.recipe.stat().st_mtime_ns), **self.overrides}
+        recipe = current_recipe(read_yaml(self.recipe))
+        return {k: v for name, value in recipe.items() for k, v in flat_fields(name, value)} | self.overrides
 
     def config(self) -> ViTConfig:
         """Return the configuration of the group's models."""
@@ -97,10 +97,3 @@ def flat_fields(name: str, value: Any, depth: int = 3) -> Iterator[tuple[str, An
             yield from flat_fields(f"{name}.{key}", part, depth)
     else:
         yield name, value
-
-
-@cache
-def fields_of_recipe(path: Path, changed: int) -> Mapping[str, Any]:
-    """Return the fields of a recipe by full name; the file is read once for each modification time `changed`."""
-    recipe = current_recipe(read_yaml(path))
-    return {k: v for name, value in recipe.items() for k, v in flat_fields(name, value)}
