@@ -2,8 +2,8 @@
 
 Read `base.py` for the interface, then one kind: `decays.py` and `radial.py` (decays with the distance), `l1.py` (a
 decay of the L1 distance, also directed), `table.py` (a learned table), `kerple.py` (two parameters a head). `widths.py`
-holds learned widths within bounds, and `offsets.py` the offsets between tokens. How a decay takes linear time on a grid
-is in `linear_time/`, which the other files do not need.
+holds learned widths within bounds. How a decay takes linear time on a grid is in `linear_time/`, which the other files
+do not need.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.bias.linear_time import decayed_attention
-from performer_string.bias.offsets import both_have_positions, pairwise_offsets
 from performer_string.feature_maps import FeatureMap
 from performer_string.ops import reference
 from performer_string.ops.layout import Grid, TokenLayout, find_grid
@@ -148,12 +147,12 @@ class RelativeBias(nn.Module):
             Factors lambda, [H, N, N].
         """
         factors = self.per_head(pairwise_offsets(positions))
-        return torch.where(both_have_positions(positions, num_prefix), factors, 1.0)
+        return torch.where(has_offset(positions, num_prefix), factors, 1.0)
 
     def log_matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor:
         """Return the logarithm of `matrix`, also where that underflows: [H or 1, N, N]."""
         logs = self.log_of_offsets(pairwise_offsets(positions))
-        return torch.where(both_have_positions(positions, num_prefix), logs, 0.0)
+        return torch.where(has_offset(positions, num_prefix), logs, 0.0)
 
     def modulate(self, weights: Tensor, layout: TokenLayout, rows: slice = slice(None)) -> Tensor:
         """Return the weights that the values are summed with, for analysis.
@@ -209,3 +208,23 @@ class RelativeBias(nn.Module):
             reason = reason if dim <= 3 else f"have {dim} axes, and grids are known of up to three"
             warn_once(log, "grid" if dim <= 3 else "axes", f"{count} positions {reason}: weights are N x N")
         return grid
+
+
+def pairwise_offsets(positions: Tensor) -> Tensor:
+    """Return p_i - p_j for all pairs, [N, C] -> [N, N, C].
+
+    Raises:
+        ValueError: positions of other than two axes.
+    """
+    if positions.ndim != 2:
+        raise ValueError(
+            f"a relative bias takes positions [N, C] that all samples share, not {list(positions.shape)}: pack samples "
+            f"that have positions of their own (cu_seqlens, or the lengths of a TokenLayout)."
+        )
+    return positions[:, None] - positions  # not cdist, whose gradient is NaN at 0
+
+
+def has_offset(positions: Tensor, num_prefix: int) -> Tensor:
+    """Return a mask of the pairs of tokens of which neither is one of the first `num_prefix`, [N, N]."""
+    is_patch = torch.arange(positions.shape[0], device=positions.device) >= num_prefix
+    return is_patch & is_patch[:, None]

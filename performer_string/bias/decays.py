@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from performer_string.bias.base import RelativeBias, Split
-from performer_string.bias.offsets import check_axes
-from performer_string.bias.widths import bounded_width, raw_width
+from performer_string.bias.widths import bounded_width, check_axes, raw_width
 from performer_string.utils.dtype import full_precision
 
 # Radius of a window over a Gaussian, in standard deviations: the part outside is below 0.1 % of the sum.

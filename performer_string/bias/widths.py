@@ -34,3 +34,12 @@ def bounded_width(raw: Tensor, bounds: Sequence[float]) -> Tensor:
     """Return the width of a logit of s, in patches and at least in float32; the inverse of `raw_width`."""
     low, high = bounds
     return low * (high / low) ** full_precision(raw).sigmoid()
+
+
+def check_axes(widths: int, axes: int) -> None:
+    """Raise a ValueError where a decay has widths for some axes, and positions have another number of axes."""
+    if widths != axes or not widths:
+        raise ValueError(
+            f"the decay has a sigma for each of {widths} axes, and positions have {axes}: give as many sigmas, or one "
+            f"number for all axes together."
+        )

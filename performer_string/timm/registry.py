@@ -8,7 +8,6 @@ from typing import Any
 
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
-from torch import Tensor
 
 from performer_string.models.config import VARIANTS, ViTConfig
 from performer_string.models.config.field_names import FIELD_OF
@@ -78,11 +77,6 @@ def build(variant: str, drop_rate: float = 0.0, global_pool: str = "avg", **argu
     return TimmViT(config, drop_rate=drop_rate, global_pool=global_pool if not global_pool else None)
 
 
-def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: TimmViT) -> dict[str, Tensor]:
-    """Return the weights of a checkpoint of `python -m train`, or of a ViT, under the names of the model."""
-    return own_weights(state_dict)
-
-
 def register(name: str, variant: str) -> None:
     """Register a model with timm."""
 
@@ -102,7 +96,7 @@ def register(name: str, variant: str) -> None:
                 name,
                 pretrained,
                 pretrained_cfg_overlay=pretrained_cfg_overlay,
-                pretrained_filter_fn=checkpoint_filter_fn,
+                pretrained_filter_fn=lambda state_dict, model: own_weights(state_dict),
                 feature_cfg={"out_indices": 3, "feature_cls": "getter"},
                 **kwargs,
             )

@@ -28,17 +28,12 @@ def write_aside(path: Path, *, synchronise: bool = False) -> Iterator[Path]:
     try:
         yield partial
         if synchronise:
-            wait_for_disk(partial)
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-
-
-def wait_for_disk(path: Path) -> None:
-    """Wait until a file is on the disk."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
 
 
 def read_text(path: Path) -> str:

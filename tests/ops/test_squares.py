@@ -150,18 +150,6 @@ def test_any_norm(choose, form, lower, norm):
         torch.testing.assert_close(out.double(), v.mean(-2, keepdim=True).expand_as(v), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype):
-    q, k, v = (x.detach().to(dtype) for x in draw((2, 2, 50, 8)))
-    phi = build_feature_map("polynomial", head_dim=8, num_heads=2, lower=True)
-    out = linear_attention(q, k, v, phi)
-    assert out.dtype == dtype
-    expected = linear_attention(q.float(), k.float(), v.float(), phi)
-    torch.testing.assert_close(out.float(), expected, rtol=0, atol=0.01)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        torch.testing.assert_close(linear_attention(q.float(), k.float(), v.float(), phi), expected)
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_no_tensor_of_weights_or_products_is_saved(choose, form):
     choose(form)

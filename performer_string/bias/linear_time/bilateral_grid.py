@@ -175,12 +175,13 @@ def _splat_keys(
 
 def _parts(x: Tensor, source: FeatureSource, cells: Cells) -> list[slice]:
     """Return the cells whose features are in memory together."""
-    return chunk_slices(cells.total, max(1, chunk_features(x.device) // (x.shape[1] * x.shape[2] * source.size)))
+    size = max(1, chunk_features(x.device) // (x.shape[1] * x.shape[2] * source.size))
+    return chunk_slices(math.prod(cells.counts), size)
 
 
 def _value_block(v: Tensor, source: FeatureSource, cells: Cells) -> int:
     """Return the number of values whose sums at the nodes are in memory together."""
-    room = NODE_SUMS.get(v.device.type, NODE_SUMS["cpu"]) // (cells.total_nodes * v.shape[1] * source.size)
+    room = NODE_SUMS.get(v.device.type, NODE_SUMS["cpu"]) // (math.prod(cells.nodes) * v.shape[1] * source.size)
     return v.shape[-1] if room >= v.shape[-1] else max(MIN_VALUE_BLOCK, room)
 
 

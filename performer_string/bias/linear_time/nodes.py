@@ -50,16 +50,6 @@ class Cells:
         return x0, x1, x2
 
     @cached_property
-    def total(self) -> int:
-        """Number of cells."""
-        return self.counts[0] * self.counts[1] * self.counts[2]
-
-    @cached_property
-    def total_nodes(self) -> int:
-        """Number of nodes."""
-        return self.nodes[0] * self.nodes[1] * self.nodes[2]
-
-    @cached_property
     def corners(self) -> list[Triple]:
         """Corners of a cell relative to its first one: 2^C of them over the axes of more than one token."""
         a, b, c = ((0, 1) if n > 1 else (0,) for n in self.grid.shape)

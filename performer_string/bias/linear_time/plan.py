@@ -17,7 +17,7 @@ from performer_string.bias.linear_time.bilateral_grid import MIN_VALUE_BLOCK, ce
 from performer_string.bias.linear_time.decay_matrix import Blocks, make_blocks
 from performer_string.bias.linear_time.recompute import chunk_features
 from performer_string.bias.linear_time.tiles import count_products, radius_in_tokens
-from performer_string.bias.offsets import check_axes
+from performer_string.bias.widths import check_axes
 from performer_string.ops.layout import Grid, Triple
 from performer_string.utils.cache import memoized
 
@@ -79,7 +79,7 @@ def predicted_cost(plan: Plan, grid: Grid, features: int, width: int, components
         corners = len(cells.corners)
         cost += 2 * grid.tokens * features * (corners * width + MEMORY_COST * width / MIN_VALUE_BLOCK)
         moves = 2 * corners + 3 * (components - plan.first)
-        cost += cells.total_nodes * features * width * MEMORY_COST * moves
+        cost += math.prod(cells.nodes) * features * width * MEMORY_COST * moves
     return cost
 
 
