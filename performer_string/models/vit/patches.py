@@ -44,10 +44,12 @@ def check_alike(images: Sequence[Tensor]) -> None:
     """Raise a ValueError unless images [channels, *sizes] are one or more, of the same channels, type and device."""
     if not len(images):
         raise ValueError("a batch must hold one image or more.")
-    kinds = {(image.ndim, len(image), image.dtype, image.device) for image in images}
-    if len(kinds) > 1:
-        listed = "; ".join(f"{list(image.shape)} {image.dtype} {image.device}" for image in images)
-        raise ValueError(f"the images of a batch must be of the same channels, type and device, not {listed}.")
+    kinds = {(image.ndim, *image.shape[:1], image.dtype, image.device): image for image in reversed(images)}
+    if len(kinds) > 1:  # the first image of each kind, and not each of a large batch
+        listed = "; ".join(f"{list(image.shape)} {image.dtype} {image.device}" for image in reversed(kinds.values()))
+        raise ValueError(
+            f"the images of a batch must be [channels, *sizes] of the same channels, type and device, not {listed}."
+        )
 
 
 def check_patch_positions(positions: Tensor | None, batch: int, grid: Sequence[int]) -> None:

@@ -102,6 +102,8 @@ def test_what_is_no_batch():
     for other in (large_one.float(), large_one[:1], large_one[0]):
         with pytest.raises(ValueError, match=r"same channels, type and device, not \[2, 8, 16\] torch.float64 cpu; "):
             batch_images(model, [small, other])
+    with pytest.raises(ValueError, match=r"not \[2, 8, 16\] \S+ cpu; \[8, 16\] \S+ cpu\.$"):  # one of each kind
+        batch_images(model, [small, small[0], small, small[0]])
     with pytest.raises(ValueError, match="not divisible into patches of 4 x 8"):
         batch_images(model, [small, torch.randn(2, 9, 16).double()])
 
