@@ -120,6 +120,11 @@ class Preprocessing:
             if not isinstance(image, Image):  # an array may be [H, W, C] or [C, H, W], and RGB or BGR
                 hint = "PIL.Image.fromarray(x) takes an array [H, W, 3] of RGB, or [H, W]; Image.open(x) a path"
                 raise ValueError(f"{wanted}, not {type(image).__name__}. {hint}.")
+            if len(self.mean) not in (1, 3):
+                raise ValueError(
+                    f"this model takes images of {len(self.mean)} channels, and image files give 1 or 3: read them by "
+                    f"a library of your own, and give a uint8 tensor [{len(self.mean)}, H, W] to model.transform()."
+                )
             rgb = as_rgb(image, self.background)
             image = v2.functional.pil_to_tensor(rgb.convert("L") if len(self.mean) == 1 else rgb)
         if image.dtype != torch.uint8 or image.ndim != 3 or len(image) != len(self.mean):

@@ -120,3 +120,11 @@ def test_probabilities_follow_the_outputs():
     assert Preprocessing(**made["labels"].plain()) == made["labels"]
     with pytest.raises(ValueError, match=r"unknown outputs of the preprocessing 'label'\. Did you mean 'labels'"):
         Preprocessing((0.5,), (0.5,), outputs="label")
+
+
+def test_files_of_images_lack_the_channels_of_a_multispectral_model():
+    """The error showed a tensor of three channels, which the reader had never given."""
+    transform = Preprocessing((0.5,) * 5, (0.5,) * 5).transform((8, 8))
+    assert transform(torch.zeros(5, 8, 8, dtype=torch.uint8)).shape == (5, 8, 8)
+    with pytest.raises(ValueError, match=r"of 5 channels, and image files give 1 or 3.*uint8 tensor \[5, H, W\]"):
+        transform(Image.new("RGB", (8, 8)))
