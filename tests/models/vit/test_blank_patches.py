@@ -92,11 +92,17 @@ def test_an_image_of_blank_patches_alone_has_finite_logits_and_gradients():
         assert all(each is None or each.isfinite().all() for each in (logits, *gradients))
 
 
+def test_resized_paper_is_still_blank():
+    resized = F.interpolate(torch.full((1, 2, 16, 24), 110 / 255), (40, 56), mode="bilinear")
+    assert resized.amax() > resized.amin()  # by rounding
+    assert not masked().float().participating(resized).any()
+
+
 def test_a_patch_is_blank_if_each_channel_has_one_value(drawing):
     model = masked()
     assert model.participating(drawing).tolist() == [[True, True, True, True, False, True]] * 2
     one_channel = PAPER.expand(1, 2, 16, 24).clone()
-    one_channel[0, 1, 3, 3] += 1e-6
+    one_channel[0, 1, 3, 3] += 1e-3
     assert model.participating(one_channel).tolist() == [[True] + [False] * 5]
 
 
