@@ -15,7 +15,7 @@ from performer_string.layers.backends import AttentionBackend
 from performer_string.ops import reference
 from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
 from performer_string.ops.rotary import rotate_pair
-from performer_string.position.rotation import Rotation
+from performer_string.position.rotation import Rotation, one_sample
 
 
 @dataclass
@@ -74,11 +74,16 @@ class AttentionInputs:
     key_bias: Tensor | None = None
 
     def of_image(self, index: int) -> AttentionInputs:
-        """Return the inputs for one image of the batch."""
-        bias = None if self.key_bias is None else self.key_bias[index : index + 1]
-        mask = None if self.layout.mask is None else self.layout.mask[index : index + 1]
-        layout = replace(self.layout, mask=mask)
-        return replace(self, q=self.q[index : index + 1], k=self.k[index : index + 1], key_bias=bias, layout=layout)
+        """Return the inputs for one image of the batch, with positions and a rotation of its own if it has these."""
+        one, layout = slice(index, index + 1), self.layout
+        bias = None if self.key_bias is None else self.key_bias[one]
+        rotation = None if self.rotation is None else self.rotation.of_sample(index)
+        positions, mask, centre = (
+            None if x is None else one_sample(x, index, dims)
+            for x, dims in ((layout.positions, 2), (layout.mask, 1), (layout.centre, 2))
+        )
+        layout = replace(layout, positions=positions, mask=mask, centre=centre)
+        return replace(self, q=self.q[one], k=self.k[one], rotation=rotation, key_bias=bias, layout=layout)
 
     def rotated(self) -> tuple[Tensor, Tensor]:
         """Return queries [B, H, N, d] and keys [B, H, M, d] after the rotation, without the left basis.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from performer_string.position.rotation import Rotation, check_rotation_input, split_heads
+from performer_string.position.rotation import Rotation, check_rotation_input, one_sample, split_heads
 from performer_string.utils.dtype import without_autocast
 
 
@@ -59,3 +59,6 @@ class BlockRotation(Rotation):
 
     def split(self, count: int) -> Sequence[Rotation]:
         return [BlockRotation(blocks) for blocks in split_heads(self.blocks, count, -5)]
+
+    def of_sample(self, index: int) -> Rotation:
+        return BlockRotation(one_sample(self.blocks, index, 5))

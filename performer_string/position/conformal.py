@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from performer_string.position.rotation import Rotation, split_heads
+from performer_string.position.rotation import Rotation, one_sample, split_heads
 from performer_string.utils.dtype import without_autocast
 from performer_string.utils.registry import choose
 from performer_string.utils.validation import check_not_negative, check_positive
@@ -75,6 +75,8 @@ class ScaledRotation(Rotation):
         scale: scale s of each token, [..., 1 or H, N].
     """
 
+    scale_dims = 2  # axes of the scale of one sample
+
     def __init__(self, rotation: Rotation, scale: Tensor):
         self.rotation, self.scale = rotation, scale
 
@@ -104,6 +106,9 @@ class ScaledRotation(Rotation):
         parts = zip(self.rotation.split(count), split_heads(self.scale, count, -2), strict=True)
         return [ScaledRotation(rotation, scale) for rotation, scale in parts]
 
+    def of_sample(self, index: int) -> Rotation:
+        return type(self)(self.rotation.of_sample(index), one_sample(self.scale, index, self.scale_dims))
+
 
 class MetricByPosition(ScaledRotation):
     """Rotation under a metric M_i that depends on the position, T_i = Rot_i M_i^(1/2) with M_i = U D_i^2 U^T.
@@ -112,6 +117,8 @@ class MetricByPosition(ScaledRotation):
         rotation: rotation U Rot U^T, with U orthogonal in each plane, which commutes with Rot.
         scale: diagonal of D, [..., 1 or H, N, d].
     """
+
+    scale_dims = 3
 
     def rotate(self, x: Tensor) -> Tensor:
         """Return Rot D U^T x for x [B, H, N, d]."""

@@ -55,6 +55,10 @@ class Rotation:
         """Return the rotations of `count` equal parts of the heads, in order: the rotation of each layer served."""
         raise NotImplementedError
 
+    def of_sample(self, index: int) -> Rotation:
+        """Return the rotation of one sample of a batch; by default, the one that all samples share."""
+        return self
+
     def outer(self, x: Tensor) -> Tensor:
         """Return x multiplied by the factor of R that `rotate` leaves out: outer(rotate(x)) is R x."""
         return x
@@ -74,6 +78,11 @@ class Rotation:
 def split_heads(x: Tensor, count: int, dim: int) -> list[Tensor]:
     """Return `count` equal parts along the axis of the heads, or `count` times x where all heads share one entry."""
     return [x] * count if x.shape[dim] == 1 else list(x.chunk(count, dim))
+
+
+def one_sample(x: Tensor, index: int, dims: int) -> Tensor:
+    """Return x [B, ...] of one sample, [1, ...], or x itself if it has no more than `dims` axes, or one sample."""
+    return x if x.ndim <= dims or len(x) == 1 else x[index : index + 1]
 
 
 def samples(leading: Sequence[int]) -> str:
@@ -205,6 +214,10 @@ class PlaneRotation(Rotation):
         cos, sin = split_heads(self.cos, count, -3), split_heads(self.sin, count, -3)
         basis = [None] * count if self.basis is None else split_heads(self.basis, count, 0)
         return [type(self)(c, s, self.head_dim, b) for c, s, b in zip(cos, sin, basis, strict=True)]
+
+    def of_sample(self, index: int) -> Rotation:
+        cos, sin = one_sample(self.cos, index, 3), one_sample(self.sin, index, 3)
+        return type(self)(cos, sin, self.head_dim, self.basis)
 
     def planar(self) -> tuple[Tensor, Tensor] | None:
         """Return (cos, sin), or None where there is a basis."""

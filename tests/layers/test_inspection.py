@@ -105,6 +105,24 @@ def test_exact_weights_leave_padding_out():
         torch.testing.assert_close(layer.of_image(1).weights()[0], layer.weights()[1])
 
 
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("shared", [False, True])
+def test_one_image_of_a_batch(name, shared):
+    """With positions of its own, a mask of its own, and a relative bias where there is one."""
+    model = small_vit(**{**OPTIONS[name], "centred": True}).eval()
+    positions = torch.rand(1 if shared else 3, 24, 2, dtype=torch.float64) * 6
+    masks = torch.rand(1 if shared else 3, 24) < 0.7
+    batch = {"positions": positions.expand(3, -1, -1), "patch_mask": masks.expand(3, -1)}
+    if name == "linear":  # the positions of a decay are those of the grid
+        batch = {"patch_mask": batch["patch_mask"]}
+    for layer in inspect_attention(model, torch.randn(3, 3, 16, 24, dtype=torch.float64), **batch):
+        for index in range(3):
+            image = layer.of_image(index)
+            torch.testing.assert_close(image.effective_weights()[0], layer.effective_weights()[index])
+            if not image.backend.rotates_features:
+                torch.testing.assert_close(image.exact_weights()[0], layer.exact_weights()[index])
+
+
 def test_16_bits_are_computed_in_32():
     layer = inspect_attention(small_vit().bfloat16(), torch.randn(1, 3, 16, 16))[0]
     assert layer.q.dtype == layer.weights().dtype == torch.float32

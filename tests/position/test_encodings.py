@@ -129,7 +129,10 @@ class TestRotating:
                 encoding = variant.make()
                 positions = torch.stack([variant.positions() for _ in range(3)])
                 apart = [encoding(r).rotate(x[None])[0] for r, x in zip(positions, qk[0], strict=True)]
-                assert_close(encoding(positions).rotate(qk[0]), torch.stack(apart))
+                rotation = encoding(positions)
+                assert_close(rotation.rotate(qk[0]), torch.stack(apart))
+                each = [rotation.of_sample(i).rotate(x[None])[0] for i, x in enumerate(qk[0])]
+                assert_close(torch.stack(each), torch.stack(apart))
 
     def test_half_precision_inputs_are_rotated_in_float32(self, name, qk):
         for variant in variants(name, all_dimensions=False):
