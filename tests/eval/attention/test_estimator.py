@@ -27,7 +27,7 @@ def statistics_of(weights: Tensor, blank: Tensor | None = None) -> dict[str, Ten
     """Return statistics of an attention that has these weights [P + N, P + N] in every image and head."""
 
     class Fixed(AttentionBackend):
-        def weights(self, q, k, rotation=None, key_bias=None):
+        def weights(self, q, k, rotation=None, key_bias=None, key_mask=None):
             return weights[-12:].expand(2, 3, 12, -1)
 
     q, k = torch.randn(2, 2, 3, len(weights), 4)

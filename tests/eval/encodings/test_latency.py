@@ -82,7 +82,7 @@ def test_latency_of_encodings(tmp_path, capsys):
         (["--encodings", "cayley-string k=8 banded"], "options of an encoding are OPTION=VALUE, as in"),
         (["--encodings", "cayley-string bandwith=2"], "has no option 'bandwith'. Did you mean 'bandwidth'"),
         (["--encodings", "cayley-string generator=top-k k=many"], "k must be int | None, not 'many'"),
-        (["--rounds", "3"], "a median needs at least 5 rounds, not 3"),
+        (["--rounds", "3"], "a number of 5 or more is needed here, not '3'"),
         (["--attention", "sofmax"], "Did you mean 'softmax'"),
     ],
 )

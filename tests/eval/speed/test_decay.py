@@ -46,8 +46,8 @@ def test_several_localities_in_one_run(tmp_path):
 
 
 def test_wrong_decay_has_no_speed(tmp_path, monkeypatch, capsys):
-    right = decay.DistanceDecay.numerator
-    monkeypatch.setattr(decay.DistanceDecay, "numerator", lambda *args: 1.05 * right(*args))
+    right = decay.DistanceDecay.attend
+    monkeypatch.setattr(decay.DistanceDecay, "attend", lambda *args: 1.05 * right(*args))
     with pytest.raises(SystemExit):
         main(["decay", *FOCUSING, "--sides", "12", "--out", str(tmp_path)])
     assert "above its bound of" in capsys.readouterr().err
@@ -55,13 +55,13 @@ def test_wrong_decay_has_no_speed(tmp_path, monkeypatch, capsys):
 
 
 def test_wrong_gradient_has_no_speed(tmp_path, monkeypatch, capsys):
-    right = decay.DistanceDecay.numerator
+    right = decay.DistanceDecay.attend
 
     def steeper(*args):
         out = right(*args)
         return out.detach() + 1.1 * (out - out.detach())
 
-    monkeypatch.setattr(decay.DistanceDecay, "numerator", steeper)
+    monkeypatch.setattr(decay.DistanceDecay, "attend", steeper)
     arguments = ["decay", *FOCUSING, "--sides", "12", "--exact-up-to", "0", "--out", str(tmp_path)]
     main(arguments)
     with pytest.raises(SystemExit):
