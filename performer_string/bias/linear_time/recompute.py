@@ -51,6 +51,10 @@ class FeatureSource(Protocol):
         """Return features of keys, zero where `masked` [B, 1, T, 1] or [.., B, T, 1] is True."""
         ...
 
+    def sum_keys(self, k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
+        """Return sum_j phi(k_j) v_j^T of keys [B, H, N, d] and values [B, H, N, e]: [B, H, m, e]."""
+        ...
+
     def select_heads(self, heads: list[int] | int) -> FeatureSource:
         """Return the source of some of its heads, or of one."""
         ...
@@ -75,6 +79,10 @@ class StoredFeatures:
     def keys(self, k: Tensor, masked: Tensor | None) -> Tensor:
         """Return the keys."""
         return k
+
+    def sum_keys(self, k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
+        """Return sum_j k_j v_j^T."""
+        return k.mT @ v
 
     def select_heads(self, heads: list[int] | int) -> FeatureSource:
         """Return itself, which does not depend on the head."""
@@ -113,6 +121,26 @@ class RecomputedFeatures:
     def keys(self, k: Tensor, masked: Tensor | None) -> Tensor:
         """Return features of keys, zero where masked."""
         return self._call("scaled_keys", k, self.scale, masked, self.heads)
+
+    def sum_keys(self, k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
+        """Return sum_j phi(k_j) v_j^T, chunk by chunk; the backward pass computes the features of each again."""
+
+        def part(k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
+            return self.keys(k, masked).mT @ v
+
+        slices = _slices(self.size, k)
+        sizes = [tokens.stop - tokens.start for tokens in slices]
+        masks = [None if masked is None else masked[:, :, tokens] for tokens in slices]
+        total: Tensor | None = None
+        # The gradient of each slice would be as large as all keys; that of a split is not.
+        for args in zip(k.split(sizes, dim=2), v.split(sizes, dim=2), masks, strict=True):
+            if torch.is_grad_enabled():
+                sums = checkpoint(part, *args, use_reentrant=False, preserve_rng_state=False)
+            else:
+                sums = part(*args)
+            total = sums if total is None else total + sums
+        assert total is not None
+        return total
 
     def _call(self, method: str, *args: Any) -> Tensor:
         """Return the result of a method of the map, with the tensors of the forward pass.
@@ -207,30 +235,6 @@ def largest_scale(phi: FeatureMap, k: Tensor, masked: Tensor | None) -> Tensor:
         scale = part if scale is None else torch.maximum(scale, part)
     assert scale is not None
     return scale
-
-
-def sum_keys(source: FeatureSource, k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
-    """Return sum_j phi(k_j) v_j^T of keys [B, H, N, d] and values [B, H, N, e], chunk by chunk: [B, H, m, e]."""
-
-    if isinstance(source, StoredFeatures):
-        return k.mT @ v
-
-    def part(k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
-        return source.keys(k, masked).mT @ v
-
-    slices = _slices(source.size, k)
-    sizes = [tokens.stop - tokens.start for tokens in slices]
-    masks = [None if masked is None else masked[:, :, tokens] for tokens in slices]
-    total: Tensor | None = None
-    # The gradient of each slice would be as large as all keys; that of a split is not.
-    for args in zip(k.split(sizes, dim=2), v.split(sizes, dim=2), masks, strict=True):
-        if torch.is_grad_enabled():
-            sums = checkpoint(part, *args, use_reentrant=False, preserve_rng_state=False)
-        else:
-            sums = part(*args)
-        total = sums if total is None else total + sums
-    assert total is not None
-    return total
 
 
 def _slices(size: int, k: Tensor) -> list[slice]:

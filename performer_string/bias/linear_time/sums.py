@@ -20,7 +20,6 @@ from performer_string.bias.linear_time.recompute import (
     StoredFeatures,
     chunk_features,
     largest_scale,
-    sum_keys,
 )
 from performer_string.bias.linear_time.window import window_sum
 from performer_string.feature_maps import FeatureMap
@@ -76,7 +75,7 @@ def _attend_group(inputs: SumInputs, bias: RelativeBias, num_prefix: int) -> Ten
         inputs = replace(inputs, v=F.pad(inputs.v, (0, 1), value=1.0))
     if num_prefix:
         source, q, k, v, masked = inputs.source, inputs.q, inputs.k, inputs.v, inputs.masked
-        key_sums = sum_keys(source, k, F.pad(v, (0, 1), value=1.0), masked)  # [B, H, m, d + 1]
+        key_sums = source.sum_keys(k, F.pad(v, (0, 1), value=1.0), masked)  # [B, H, m, d + 1]
         sizes = (num_prefix, inputs.grid.tokens)
         (q_prefix, q), (k_prefix, k), (v_prefix, v) = (x.split(sizes, dim=2) for x in (q, k, v))
         masked_prefix, masked = (None, None) if masked is None else masked.split(sizes, dim=2)
@@ -142,7 +141,7 @@ def _sum_by_plan(
     several_chunks = chunk_features(v.device) < v[..., 0].numel() * inputs.source.size
     if inputs.key_sums is None and several_chunks:
         ones = v.new_ones(1, 1, 1, 1).expand(*v.shape[:-1], 1)
-        inputs = replace(inputs, key_sums=sum_keys(inputs.source, inputs.k, ones, inputs.masked))
+        inputs = replace(inputs, key_sums=inputs.source.sum_keys(inputs.k, ones, inputs.masked))
     tiling = make_tiling(grid, plan.radius) if prefers_neighbours(v.device) else None
     out = window_sum(inputs, window_bias, plan.radius) if tiling is None else neighbour_sum(inputs, window_bias, tiling)
     if plan.cell is None:
