@@ -32,17 +32,16 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def accuracy_cells(metric: Mapping[str, Any]) -> list[str]:
     """Return the cells of one metric: split, resolution, tokens, its value with an interval, images."""
-    interval = f" ({metric['low']:.1f}-{metric['high']:.1f})" if "low" in metric else ""
+    form = ".1f" if "accuracy" in metric else ".4g"
+    interval = f" ({metric['low']:{form}}-{metric['high']:{form}})" if "low" in metric else ""
     if "accuracy" not in metric:
-        name = value_of(metric)
-        interval = f" ({metric['low']:.4g}-{metric['high']:.4g})" if "low" in metric else ""
-        accuracy = f"{name} {metric[name]:.4g}{interval}"
+        value = f"{value_of(metric)} {metric[value_of(metric)]:{form}}{interval}"
+    elif "mIoU" in metric:  # a dense head; the interval is that of the mIoU
+        value = f"mIoU {metric['mIoU']:.1f}{interval}; {metric['accuracy']:.1f} of the pixels"
     else:
-        accuracy = f"{metric['accuracy']:.1f}{interval}"
-    if "mIoU" in metric:  # a dense head; the interval is that of the mIoU
-        accuracy = f"mIoU {metric['mIoU']:.1f}{interval}; {metric['accuracy']:.1f} of the pixels"
+        value = f"{metric['accuracy']:.1f}{interval}"
     rest = (str(metric.get(name, "")) for name in ("split", "resolution", "tokens"))
-    return [*rest, accuracy, str(metric.get("images", ""))]
+    return [*rest, value, str(metric.get("images", ""))]
 
 
 def accuracy_table(metrics: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -96,3 +96,9 @@ def test_a_metric_without_a_value_is_refused_before_anything_is_written():
         ModelDetails(metrics=[{"split": "test"}])
     with pytest.raises(ValueError, match="one value under its name"):
         ModelDetails(metrics=[{"split": "test", "resolution": "96", "MAE": 1.0, "RMSE": 2.0}])
+
+
+def test_a_mean_iou_may_stand_alone(tmp_path):
+    metric = {"split": "test", "resolution": "16", "tokens": 4, "mIoU": 0.615}
+    text = (vit().save_pretrained(tmp_path, ModelDetails(name="masks", metrics=[metric])) / "README.md").read_text()
+    assert "| test | 16 | 4 | mIoU 0.615 |" in text
