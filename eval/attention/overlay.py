@@ -96,11 +96,10 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
     pictures = [picture_of(first) for first in firsts]
     shown = [*([] if all(picture is None for picture in pictures) else [None]), *layers]  # None: the image
     aspect = max(m.shape[1] / m.shape[0] for of in maps.values() for m in of.values())
-    column = max(NARROWEST, CELL * aspect)
-    across = columns_across(list(groups), ACROSS)
-    if (room := width_or(0.0) - BESIDE) > 0:
-        across = columns_across(list(groups), max(1, min(ACROSS, int(room / NARROWEST))))
-        column = room / across
+    room = width_or(0.0) - BESIDE  # of a width that the user chose
+    most = max(1, min(ACROSS, int(room / NARROWEST))) if room > 0 else ACROSS
+    across = columns_across(list(groups), most)
+    column = room / across if room > 0 else max(NARROWEST, CELL * aspect)
     titles = [title_of(first, kind, int(column / LETTER)) for (kind, *_), first in zip(groups, firsts, strict=True)]
     blocks, above = math.ceil(len(groups) / across), LINE * (1 + max(title.count("\n") for title in titles))
     height = blocks * (above + len(shown) * (min(column, CELL * aspect) / aspect + 0.12)) + 0.6

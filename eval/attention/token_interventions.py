@@ -54,13 +54,18 @@ def thin_tokens(vit: ViT, changes: ModelChanges, layers: Sequence[int], pool: bo
         changes.after(vit.norm, weight_tokens)
 
 
+def takes_mask(vit: ViT) -> bool:
+    """Return whether the attention of every layer can leave keys out."""
+    return not any("key mask" in backend.lacks for backend in vit.backends())
+
+
 def fewer_tokens(vit: ViT) -> dict[str, Intervention]:
     """Test whether the number of tokens, rather than the distances between them, costs accuracy."""
-    interventions: dict[str, Intervention] = {}
     if vit.config.mask_blank_patches:
-        return interventions  # there are no blank ones to thin
+        return {}  # there are no blank ones to thin
+    interventions: dict[str, Intervention] = {}
     every_layer = list(range(len(vit.blocks)))
-    has_mask, has_mean = "performer-pytorch" not in vit.config.kinds_of_attention(), vit.config.pool == "mean"
+    has_mask, has_mean = takes_mask(vit), vit.config.pool == "mean"
     if has_mask:
         by_title = each_and_all_layers(vit, "keys thinned")
         interventions |= {title: partial(thin_tokens, layers=layers, pool=False) for title, layers in by_title.items()}
@@ -78,9 +83,7 @@ def mask_blank(vit: ViT, changes: ModelChanges) -> None:
 
 def no_blank_patches(vit: ViT) -> dict[str, Intervention]:
     """Test whether blank patches, of which larger images have more, cost accuracy."""
-    if vit.config.mask_blank_patches or "performer-pytorch" in vit.config.kinds_of_attention():
-        return {}
-    return {"blank patches masked": mask_blank}
+    return {"blank patches masked": mask_blank} if takes_mask(vit) and not vit.config.mask_blank_patches else {}
 
 
 def attend_nearby(vit: ViT, changes: ModelChanges, layers: Sequence[int]) -> None:

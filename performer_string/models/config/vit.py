@@ -158,9 +158,9 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
                 f"{ROTATED_FEATURES} rotates vectors of another width than {', '.join(kinds)} do: give all layers the "
                 f"same attention."
             )
+        wanted = {"locality": self.locality is not None, "key_gate": self.key_gate, "key mask": self.mask_blank_patches}
         for name in kinds:
-            wanted = {"locality": self.locality is not None, "key_gate": self.key_gate}
-            check_capable(name, {**wanted, "key mask": self.mask_blank_patches})
+            check_capable(name, wanted)
 
     def fill_in_sizes(self) -> None:
         """Take width, depth and num_heads from the variant where they are not given."""
