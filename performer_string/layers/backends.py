@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from performer_string.feature_maps import FEATURE_MAPS, build_feature_map
-from performer_string.layers.attention_backend import AttentionBackend, identity_values
+from performer_string.feature_maps import FEATURE_MAPS, FeatureMap, build_feature_map
+from performer_string.layers.attention_backend import AttentionBackend, check_has, identity_values
 from performer_string.ops import reference
 from performer_string.ops.context import AttentionContext
 from performer_string.ops.linear import attend_linear
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.rotated_features import attend_rotated_features
 from performer_string.ops.softmax import attend_softmax
-from performer_string.utils.registry import RESERVED_OPTIONS, check_options, check_reserved, lookup
+from performer_string.utils.registry import (
+    OFFERED,
+    RESERVED_OPTIONS,
+    check_options,
+    check_reserved,
+    construct,
+    lookup,
+)
 from performer_string.utils.renames import current_name
 from performer_string.utils.seeds import seeded
 
@@ -56,16 +64,12 @@ class LinearBackend(AttentionBackend):
     """`linear_attention` with its feature map.
 
     Args:
-        head_dim, num_heads: width of a head's queries and keys, and number H of heads.
-        feature_map: name of the feature map in `FEATURE_MAPS`.
-        seed: seed of the random features.
-        options: options of the feature map.
+        phi: feature map, as `build_feature_map` returns it.
     """
 
-    def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
+    def __init__(self, phi: FeatureMap):
         super().__init__()
-        self.phi = build_feature_map(feature_map, head_dim=head_dim, num_heads=num_heads, seed=seed, **options)
-        self.homogeneous, self.logit_scale = self.phi.homogeneous, self.phi.scale
+        self.phi, self.homogeneous, self.logit_scale = phi, phi.homogeneous, phi.scale
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         return attend_linear(q, k, v, self.phi, context)
@@ -73,13 +77,6 @@ class LinearBackend(AttentionBackend):
     def matrix(self, q: Tensor, k: Tensor, context: AttentionContext) -> Tensor:
         features = self.phi.pair(*rotate_pair(q, k, context.rotation))
         return reference.linear_weights(*features, key_mask=context.layout.mask, key_bias=context.key_bias)
-
-    @property
-    def has_random_features(self) -> bool:
-        return self.phi.has_random_features
-
-    def redraw(self, step: int) -> None:
-        self.phi.redraw(step)
 
 
 class RotatedFeaturesBackend(LinearBackend):
@@ -92,10 +89,7 @@ class RotatedFeaturesBackend(LinearBackend):
     lacks = frozenset({"locality"})
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        check_capable(ROTATED_FEATURES, {"locality": context.locality is not None})
         return attend_rotated_features(q, k, v, self.phi, context)
-
-    matrix = AttentionBackend.matrix  # the features of LinearBackend are without the rotation
 
 
 class PerformerPytorchBackend(AttentionBackend):
@@ -107,12 +101,12 @@ class PerformerPytorchBackend(AttentionBackend):
         head_dim, num_heads: width d and number H of heads.
         feature_map: name of the feature map, `favor+` or `arc-cosine`.
         seed: seed of the random features.
-        options: options of the feature map: `num_features`, and `order` of `arc-cosine`.
+        feature_options: options of the feature map: `num_features`, and `order` of `arc-cosine`.
     """
 
-    lacks = frozenset({"locality", "key_gate", "key mask", "packed sequences", "key bias"})
+    lacks = frozenset({"locality", "key mask", "key bias"})
 
-    def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
+    def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, feature_options: Mapping[str, Any]):
         super().__init__()
         try:
             from performer_pytorch import FastAttention  # slow to import, and needed by this backend only
@@ -121,22 +115,19 @@ class PerformerPytorchBackend(AttentionBackend):
 
         feature_map = current_name("feature map", feature_map)
         known = {"favor+": {"num_features"}, "arc-cosine": {"num_features", "order"}}
-        for option in set(options) - lookup("feature map of performer-pytorch", feature_map, known):
+        for option in set(feature_options) - lookup("feature map of performer-pytorch", feature_map, known):
             raise ValueError(f"performer-pytorch with {feature_map!r} has no option {option!r}.")
         generalized = feature_map == "arc-cosine"
         self.seed, self.homogeneous = seed, generalized  # up to its epsilon
         with seeded(seed, 0):
             self.fast = FastAttention(
                 head_dim,
-                nb_features=options.get("num_features", 256),
+                nb_features=feature_options.get("num_features", 256),
                 generalized_attention=generalized,
-                kernel_fn=partial(rectified_power, order=options.get("order", 1)),
+                kernel_fn=partial(rectified_power, order=feature_options.get("order", 1)),
             )
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        wanted: dict[str, Any] = {"key mask": context.layout.mask, "packed sequences": context.layout.lengths}
-        wanted |= {"key bias": context.key_bias, "locality": context.locality}
-        check_capable("performer-pytorch", {option: value is not None for option, value in wanted.items()})
         q, k = rotate_pair(q, k, context.rotation)
         return cast(Tensor, self.fast(q, k, v))
 
@@ -164,9 +155,19 @@ def check_capable(attention: str, wanted: Mapping[str, bool]) -> None:
         attention: name of the backend in `ATTENTIONS`.
         wanted: options, each with whether it is asked for.
     """
-    for option, is_wanted in wanted.items():
-        if is_wanted and option in ATTENTIONS[attention].lacks:
-            raise ValueError(f'attention "{attention}" has no {option}; use "linear" or "softmax".')
+    check_has(attention, ATTENTIONS[attention].lacks, wanted)
+
+
+def takes(kind: Callable[..., AttentionBackend], *names: str) -> bool:
+    """Return whether a constructor has an argument of one of these names."""
+    return any(name in inspect.signature(kind).parameters for name in names)
+
+
+def check_attention_options(name: str, options: Mapping[str, Any]) -> None:
+    """Raise a ValueError for options that an attention does not take, or that are of another type than annotated."""
+    offered = OFFERED["attention"]
+    check_reserved("attention_options", options, offered)
+    check_options("attention", name, lookup("attention", name, ATTENTIONS), options, offered)
 
 
 def build_attention(
@@ -177,24 +178,32 @@ def build_attention(
     feature_map: str = "favor+",
     seed: int = 0,
     feature_options: Mapping[str, Any] | None = None,
+    attention_options: Mapping[str, Any] | None = None,
 ) -> AttentionBackend:
     """Build an attention backend by its name in `ATTENTIONS`.
 
+    A constructor gets, by name, those of these arguments that it has. One with an argument `phi` gets the feature map.
+
     Args:
         name: name of the backend: `linear`, `softmax`, `linear-rotated-features` or `performer-pytorch`. With softmax
-            the last three arguments are checked, and have no effect.
+            `feature_map` and `feature_options` are checked, and have no effect.
         head_dim, num_heads: width of a head's queries and keys, and number H of heads.
         feature_map: name of the feature map in `FEATURE_MAPS`.
         seed: seed of the random features.
         feature_options: options of the feature map.
+        attention_options: options of the backend itself. Those of the library have none.
 
     Raises:
         ValueError: an unknown name or option, with the nearest known one.
     """
-    kind, feature_options = lookup("attention", name, ATTENTIONS), feature_options or {}
-    check_reserved("feature_options", feature_options)
-    if kind is SoftmaxBackend:
+    kind, options = lookup("attention", name, ATTENTIONS), dict(feature_options or {})
+    check_reserved("feature_options", options)
+    check_attention_options(name, attention_options or {})
+    sizes = {"head_dim": head_dim, "num_heads": num_heads}
+    offered: dict[str, Any] = {**sizes, "feature_map": feature_map, "feature_options": options, "seed": seed}
+    if takes(kind, "phi"):
+        offered["phi"] = build_feature_map(feature_map, seed=seed, **cast(Any, sizes), **options)
+    elif not takes(kind, "feature_options"):
         build = lookup("feature map", feature_map, FEATURE_MAPS)
-        check_options("feature map", feature_map, build, feature_options, RESERVED_OPTIONS)
-        return SoftmaxBackend()
-    return kind(head_dim, num_heads, feature_map, seed, **feature_options)
+        check_options("feature map", feature_map, build, options, RESERVED_OPTIONS)
+    return construct("attention", name, kind, attention_options or {}, offered)

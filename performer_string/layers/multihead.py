@@ -41,8 +41,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         embed_dim, num_heads, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: arguments of
             torch's layer.
         dropout: dropout rate of the weights, which must be 0.
-        attention: attention backend, `linear` or `softmax`.
+        attention: attention backend, `linear` or `softmax`, or one of your own.
         feature_map, feature_options: name and options of the feature map of linear attention.
+        attention_options: options of an attention of your own.
         seed: seed of the random features. Give each layer another, as `derive_seed(seed, layer)`.
 
     Raises:
@@ -66,6 +67,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         attention: str = "linear",
         feature_map: str = "favor+",
         feature_options: Mapping[str, Any] | None = None,
+        attention_options: Mapping[str, Any] | None = None,
         seed: int = 0,
     ):
         if dropout:
@@ -84,7 +86,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             num_heads=num_heads,
             feature_map=feature_map,
             seed=seed,
-            feature_options=feature_options or {},
+            feature_options=feature_options,
+            attention_options=attention_options,
         ).to(device=device, dtype=dtype)
         self.register_load_state_dict_pre_hook(keep_own_features)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from performer_string.feature_maps import build_feature_map
 from performer_string.layers.backends import LinearBackend
 from performer_string.layers.multihead import keep_own_features
 from performer_string.ops.layout import TokenLayout
@@ -94,7 +95,9 @@ class PerformerSelfAttention(nn.Module):
         count = int(width * math.log(width)) if nb_features is None else nb_features
         self.heads, self.dim_head = heads, width
         feature_map = "arc-cosine" if generalized_attention else "favor+"
-        self.backend = LinearBackend(width, heads, feature_map, seed, num_features=count)
+        self.backend = LinearBackend(
+            build_feature_map(feature_map, head_dim=width, num_heads=heads, seed=seed, num_features=count)
+        )
         self.to_q, self.to_k, self.to_v = (nn.Linear(dim, heads * width, bias=qkv_bias) for _ in range(3))
         self.to_out = nn.Linear(heads * width, dim, bias=attn_out_bias)
         self.dropout = nn.Dropout(dropout)

@@ -26,6 +26,9 @@ PASSED = {
     "value map": ("sizes",),
 }
 
+# Arguments that the library passes to those constructors of a registry that have them.
+OFFERED = {"attention": ("head_dim", "num_heads", "phi", "feature_map", "feature_options", "seed")}
+
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return `" Did you mean 'x'?"` for the closest of `names`, or an empty string."""
@@ -73,16 +76,18 @@ def check_options(
     reserved = set(reserved)
     parameters = inspect.signature(build, eval_str=True).parameters
     check_constructor(kind, name, build, parameters)
-    accepted = {p.name: p for p in parameters.values() if p.name not in reserved}
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    accepted = {p.name: p for p in parameters.values() if p.name not in reserved and p.kind not in several}
     for option, value in options.items():
         if option not in accepted:
             known = f"Its options: {', '.join(accepted)}." if accepted else "It takes no options."
             raise ValueError(f"{kind} {name!r} has no option {option!r}.{nearest(option, accepted)} {known}")
         check_type(f"{kind} {name!r}: {option}", value, accepted[option].annotation)
     for p in accepted.values():
-        needed = p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-        if needed and p.name not in options:
-            raise ValueError(f"{kind} {name!r} needs the option {p.name!r}.")
+        if p.default is p.empty and p.name not in options:
+            passed = ", ".join(OFFERED.get(kind, ()))
+            hint = f" The library passes these arguments where the constructor has them: {passed}." if passed else ""
+            raise ValueError(f"{kind} {name!r} needs the option {p.name!r}.{hint}")
 
 
 def check_constructor(
@@ -99,9 +104,11 @@ def check_constructor(
         )
 
 
-def check_reserved(argument: str, options: Mapping[str, Any] | None) -> None:
+def check_reserved(
+    argument: str, options: Mapping[str, Any] | None, reserved: Iterable[str] = RESERVED_OPTIONS
+) -> None:
     """Raise a ValueError where options, of this argument, hold one that the model or layer itself gives."""
-    for name in sorted(RESERVED_OPTIONS & set(options or {})):
+    for name in sorted(set(reserved) & set(options or {})):
         raise ValueError(f"{argument} cannot have {name!r}, which the model itself gives: leave it out.")
 
 

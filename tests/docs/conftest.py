@@ -7,14 +7,14 @@ import sys
 import pytest
 
 from eval.evaluations import EVALUATIONS
-from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, VALUE_MAPS
+from performer_string import ATTENTIONS, ENCODINGS, FEATURE_MAPS, LOCALITIES, VALUE_MAPS
 from tests.helpers.pages import REPOSITORY, blocks
 from train.data.images import AUGMENTATIONS
 from train.data.sources import SOURCES
 
-TABLES = (ENCODINGS, FEATURE_MAPS, LOCALITIES, SOURCES, AUGMENTATIONS, VALUE_MAPS, EVALUATIONS)
+TABLES = (ATTENTIONS, ENCODINGS, FEATURE_MAPS, LOCALITIES, SOURCES, AUGMENTATIONS, VALUE_MAPS, EVALUATIONS)
 # The guides, and how many of their first blocks of Python belong to the module.
-PARTS = {"own-encoding": 2, "own-feature-map": 3, "own-data": 1, "own-training": 3, "evaluate": 1}
+PARTS = {"own-encoding": 2, "own-attention": 2, "own-feature-map": 3, "own-data": 1, "own-training": 3, "evaluate": 1}
 
 
 def module_text() -> str:

@@ -21,11 +21,12 @@ from tests.feature_maps import test_features
 from tests.helpers.feature_maps import Case
 from tests.helpers.pages import DOCS, commands
 from tests.helpers.training import last
+from tests.layers import test_each_backend
 from tests.position import test_encodings
 from train import cli, sweep
 from train.checkpoint_file import read_checkpoint
 
-NAMES = ("golden", "softplus", "city-block", "discs", "blur", "head-scale", "calibration")  # of TABLES
+NAMES = ("mean-query", "golden", "softplus", "city-block", "discs", "blur", "head-scale", "calibration")  # of TABLES
 
 
 @pytest.mark.slow
@@ -42,6 +43,10 @@ def test_own_module_from_the_command_line(config, own_module, tmp_path, capsys):
         "city-block",
         "--model.vit.values",
         "head-scale",
+        "--model.vit.attention",
+        "mean-query",
+        "--model.vit.attention_options",
+        "{start: 0.5}",
     ]
     options = ["--model.vit.feature_options", "{}", "--model.vit.encoding_options", "{speed: 0.7}"]
     run = tmp_path / "run"
@@ -131,6 +136,16 @@ def test_the_feature_map_keeps_the_laws_of_the_library(own_module):
     assert len(laws) > 6
     for law in laws:
         law(test_features.TestEvery(), Case("softplus"))
+
+
+@pytest.mark.parametrize("name", ["mean-query", "norm-aware"])
+def test_the_attention_keeps_the_laws_of_the_library(own_module, name):
+    importlib.import_module("mine")
+    laws = [law for name, law in vars(test_each_backend.TestEvery).items() if name.startswith("test_")]
+    assert len(laws) > 6
+    for law in laws:
+        for part in ("rotation", "locality", "key bias") if "part" in inspect.signature(law).parameters else ("",):
+            law(test_each_backend.TestEvery(), name, *([part] if part else []))
 
 
 @pytest.mark.slow

@@ -186,11 +186,6 @@ def test_what_does_not_go_with_packing():
         softmax_attention(two, two, two, cu_seqlens=ENDS)
     with pytest.raises(TypeError, match="not list"):
         softmax_attention(q, k, v, cu_seqlens=[0, TOKENS])
-    theirs = build_attention(
-        "performer-pytorch", head_dim=8, num_heads=2, feature_map="favor+", seed=0, feature_options={}
-    )
-    with pytest.raises(ValueError, match="has no packed sequences"):
-        theirs(q, k, v, layout=TokenLayout(lengths=LENGTHS))
 
 
 @pytest.mark.parametrize(("batch", "lengths"), [(2, (3, 3)), (1, (4, 3)), (1, (2, 3))])

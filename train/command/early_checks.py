@@ -11,7 +11,12 @@ from train.runs.folder import CONFIG
 from train.utils.yaml_file import read_yaml
 
 FILES = ("ckpt_path", "init_from", "model.distillation.teacher")
-PARTS = {"feature map": "feature_options", "encoding": "encoding_options", "locality": "locality_options"}
+PARTS = {
+    "attention": "attention_options",
+    "feature map": "feature_options",
+    "encoding": "encoding_options",
+    "locality": "locality_options",
+}
 CHOICES = {"config", "model", "data", "print_config"}  # options of which one is needed
 WORDS = {"", "null", "best", "last", "hpc", "registry"}  # no checkpoint, and Lightning's keywords for one
 

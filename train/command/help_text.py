@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, VALUE_MAPS
-from performer_string.utils.registry import RESERVED_OPTIONS
+from performer_string import ATTENTIONS, ENCODINGS, FEATURE_MAPS, LOCALITIES, VALUE_MAPS
+from performer_string.utils.registry import OFFERED, RESERVED_OPTIONS
 
 PARTS: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
+    "attention": ("attention_options", ATTENTIONS),
     "encoding": ("encoding_options", ENCODINGS),
     "feature_map": ("feature_options", FEATURE_MAPS),
     "locality": ("locality_options", LOCALITIES),
@@ -19,8 +20,11 @@ PARTS: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
 
 def part_options(build: Callable[..., Any]) -> str:
     """Return the options of a part with their defaults as text, `order=1, learned=False`."""
-    parameters = inspect.signature(build).parameters.values()
-    return ", ".join(f"{p.name}={p.default}" for p in parameters if p.name not in RESERVED_OPTIONS)
+    known = {*RESERVED_OPTIONS, *OFFERED["attention"]}
+    parameters = [
+        p for p in inspect.signature(build).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    return ", ".join(f"{p.name}={p.default}" for p in parameters if p.name not in known)
 
 
 def part_list() -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from performer_string.bias import LOCALITIES
 from performer_string.feature_maps import FEATURE_MAPS
-from performer_string.layers.backends import ATTENTIONS
+from performer_string.layers.backends import ATTENTIONS, check_attention_options, takes
 from performer_string.layers.values import VALUE_MAPS
 from performer_string.position import ENCODINGS, check_effects
 from performer_string.position.grid import PositionMode, check_position_mode
@@ -61,6 +61,7 @@ class AttentionConfig:
             each layer. Published linear ViTs have exact attention in their last layers (FLatten, arXiv:2308.00442;
             MambaVision, arXiv:2407.08083). `linear-rotated-features` rotates after the feature map, in all layers or
             none; the encoding then has the width of the features.
+        attention_options: options of an attention of your own. In a list of several, each gets those that it takes.
         feature_map: name of the feature map: `favor+`, `favor+hyperbolic`, `arc-cosine`, `polynomial` or `elu`. Softmax
             has none, and leaves this and the next field unused.
         feature_options: options of the feature map: `num_features`, `learned`, `order`, `scale`, `lower`.
@@ -80,6 +81,7 @@ class AttentionConfig:
     """
 
     attention: list[str] | str = "linear"
+    attention_options: dict[str, Any] = field(default_factory=dict)
     feature_map: str = "favor+"
     feature_options: dict[str, Any] = field(default_factory=dict)
     qk_norm: bool = False
@@ -94,6 +96,10 @@ class AttentionConfig:
         """Raise a ValueError for names, options and values out of range."""
         for name in self.kinds_of_attention():
             check_attention_name(name)
+            check_attention_options(name, self.options_of(name))
+        unknown = set(self.attention_options).difference(*map(self.options_of, self.kinds_of_attention()))
+        if unknown:
+            raise ValueError(f"attention_options has {sorted(unknown)}, which none of {self.attention} takes.")
         self.feature_map = current_name("feature map", self.feature_map)
         check_named_part("feature map", "feature_options", self.feature_map, FEATURE_MAPS, self.feature_options)
         check_positive("max_temperature", self.max_temperature)
@@ -103,6 +109,19 @@ class AttentionConfig:
     def kinds_of_attention(self) -> list[str]:
         """Return the names of attention that occur, each once, in the order of the layers."""
         return list(dict.fromkeys([self.attention] if isinstance(self.attention, str) else self.attention))
+
+    def has_feature_map(self, name: str) -> bool:
+        """Return whether an attention has the feature map of this configuration."""
+        return takes(lookup("attention", name, ATTENTIONS), "phi", "feature_map")
+
+    def options_of(self, name: str) -> dict[str, Any]:
+        """Return the options of an attention: all of them, or of several attentions those that it takes."""
+        several = len(self.kinds_of_attention()) > 1
+        return {
+            option: value
+            for option, value in self.attention_options.items()
+            if not several or takes(lookup("attention", name, ATTENTIONS), option)
+        }
 
     def attention_of(self, layer: int) -> str:
         """Return the name of the attention of a layer, counted from 0."""

@@ -118,7 +118,10 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
         options = {"feature_map": self.feature_map, "seed": self.seed, "feature_options": self.feature_options}
 
         def has(name: str) -> bool:
-            backend = build_attention(name, head_dim=self.query_width, num_heads=1, **cast(Any, options))
+            own = self.options_of(name)
+            backend = build_attention(
+                name, head_dim=self.query_width, num_heads=1, attention_options=own, **cast(Any, options)
+            )
             return not backend.homogeneous
 
         return self.qk_norm and any(map(has, self.kinds_of_attention()))

@@ -70,6 +70,7 @@ def performerize(
     *,
     feature_map: str = "favor+",
     feature_options: Mapping[str, Any] | None = None,
+    attention_options: Mapping[str, Any] | None = None,
     encoding: str | None = None,
     encoding_options: Mapping[str, Any] | None = None,
     locality: str | None = None,
@@ -97,6 +98,7 @@ def performerize(
         attention: name of the attention: `linear`, `softmax` (the control: outputs stay the same up to rounding) or
             `performer-pytorch`.
         feature_map, feature_options: name and options of the feature map of linear attention.
+        attention_options: options of an attention of your own.
         encoding: name of a rotating encoding in `ENCODINGS`, for each layer, in place of a rotation of timm's;
             `none` to remove that; None to leave it as it is.
         encoding_options: options of the encoding.
@@ -125,6 +127,7 @@ def performerize(
         attention=attention,
         feature_map=feature_map,
         feature_options=dict(feature_options or {}),
+        attention_options=dict(attention_options or {}),
         encoding=encoding,
         encoding_options=dict(encoding_options or {}),
         locality=locality,

@@ -63,7 +63,7 @@ class TimmParts(ValuesConfig, BiasConfig, AttentionConfig):
             check_width(source, layer)
         width = source.head_dim if self.qk_dim is None else self.qk_dim
         sizes = Sizes(source.head_dim, source.num_heads, grid=None if grid is None else grid.train_grid, qk_dim=width)
-        backend = build_backend(self, sizes, layer, self.seed)
+        backend = build_backend(self, sizes, layer, self.seed, self.seed)
         encoding = self.build_encoding(sizes, layer)
         locality = build_layer_bias(self, sizes, layer, self.seed)
         values = build_layer_values(self, sizes, layer, self.seed)

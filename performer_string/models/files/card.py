@@ -62,7 +62,7 @@ def describe_attention(config: ViTConfig) -> str:
     """Return the attention of a model in words, such as `linear attention (favor+) with softmax in 1 of 4 layers`."""
     names = [config.attention_of(layer) for layer in range(config.depth or 0)]
     first, *others = sorted(config.kinds_of_attention(), key=lambda name: (name != "linear", -names.count(name)))
-    text = f"linear attention ({config.feature_map})" if first == "linear" else f"{first} attention"
+    text = f"{first} attention" + (f" ({config.feature_map})" if config.has_feature_map(first) else "")
     counts = [f"{name} in {names.count(name)} of {len(names)} layers" for name in others]
     return " with ".join([text, " and ".join(counts)]) if counts else text
 

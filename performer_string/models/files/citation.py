@@ -101,12 +101,12 @@ def entry(kind: str, key: str, fields: dict[str, str]) -> str:
 
 
 def papers_of(config: ViTConfig) -> list[Paper]:
-    """Return the papers of a model's encoding and, where its attention is linear, of its feature map.
+    """Return the papers of a model's encoding and, where its attention has one, of its feature map.
 
     Parts of the user's own have none.
     """
-    linear = {*config.kinds_of_attention()} - {"softmax"}
-    maps = FEATURE_MAPS.get(config.feature_map, ()) if linear else ()
+    has_map = any(map(config.has_feature_map, config.kinds_of_attention()))
+    maps = FEATURE_MAPS.get(config.feature_map, ()) if has_map else ()
     return list(dict.fromkeys([*ENCODINGS.get(config.encoding, ()), *maps]))
 
 

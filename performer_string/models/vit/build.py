@@ -85,16 +85,27 @@ def check_position_unit(config: ViTConfig, encoding: Encoding) -> Encoding:
     return encoding
 
 
-def build_backend(config: AttentionConfig, sizes: Sizes, layer: int, seed: int) -> AttentionBackend:
-    """Build the attention backend of a layer, with random features of its own."""
-    return build_attention(
-        config.attention_of(layer),
-        head_dim=sizes.qk_dim or sizes.head_dim,
-        num_heads=sizes.num_heads,
-        feature_map=config.feature_map,
-        seed=derive_seed(seed, "features", layer),
-        feature_options=config.feature_options,
-    )
+def build_backend(config: AttentionConfig, sizes: Sizes, layer: int, seed: int, stream: int) -> AttentionBackend:
+    """Build the attention backend of a layer.
+
+    Args:
+        config: configuration of attention.
+        sizes: sizes of a head, and their number.
+        layer: index of the block, from 0.
+        seed: seed of the random features, of which each layer has its own.
+        stream: seed of the initial values.
+    """
+    name = config.attention_of(layer)
+    with seeded(stream, "attention", layer):
+        return build_attention(
+            name,
+            head_dim=sizes.qk_dim or sizes.head_dim,
+            num_heads=sizes.num_heads,
+            feature_map=config.feature_map,
+            seed=derive_seed(seed, "features", layer),
+            feature_options=config.feature_options,
+            attention_options=config.options_of(name),
+        )
 
 
 def build_layer_bias(config: BiasConfig, sizes: Sizes, layer: int, stream: int) -> RelativeBias | None:
@@ -136,7 +147,7 @@ def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix
     """
     c, width, depth, heads = config, cast(int, config.width), cast(int, config.depth), cast(int, config.num_heads)
     sizes = Sizes(width // heads, heads, len(grid), grid, qk_dim=c.query_width)
-    backend = build_backend(c, sizes, layer, c.seed)
+    backend = build_backend(c, sizes, layer, c.seed, stream)
     locality = build_layer_bias(c, sizes, layer, stream)
     values = build_layer_values(c, sizes, layer, stream)
     if values is not None and values.counts_patches and c.position_unit != "patch":

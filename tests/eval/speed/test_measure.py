@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eval.speed.measure import CachedCall, median_ratio, peak_bytes, power_law_exponent, time_in_turn
-from performer_string import ViT
+from performer_string import ViT, build_feature_map
 from performer_string.layers.backends import LinearBackend
 from tests.helpers.checkpoints import CONFIG
 
@@ -68,6 +68,6 @@ def test_peak_bytes_of_attention_by_tokens(attention):
     weights = []
     for tokens in (64, 256):
         q = torch.randn(1, 2, tokens, 8)
-        backend = LinearBackend(8, 2, "arc-cosine", 0, num_features=8)
+        backend = LinearBackend(build_feature_map("arc-cosine", head_dim=8, num_heads=2, num_features=8))
         weights.append(peak_bytes(lambda q=q, backend=backend: backend.weights(q, q), CPU))
     assert weights[1] / weights[0] == pytest.approx(16, rel=0.3)

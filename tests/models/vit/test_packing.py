@@ -95,5 +95,3 @@ def test_what_cannot_be_packed():
         model([torch.randn(3, 8, 16).double()])
     with pytest.raises(ValueError, match="a list of images has the positions of its grids"):
         model([small], positions=torch.zeros(4, 2))
-    with pytest.raises(ValueError, match="has no packed sequences"):
-        vit(attention="performer-pytorch").double()([small, wide])
