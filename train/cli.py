@@ -14,6 +14,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +23,7 @@ from train.command.arguments import expand
 from train.command.early_checks import check_files, recipe_hint
 from train.command.master_port import explain_port
 from train.command.parse_errors import in_one_line
+from train.runs.slurm import requeued_before_training
 from train.utils.errors import one_message, user_message
 from train.utils.imports import naming_imports
 
@@ -225,7 +227,8 @@ def main(
     130, and one that is out of time with 75.
     """
     try:
-        with one_message(explain):
+        trains = (sys.argv[1:] if arguments is None else list(arguments))[:1] in (["fit"], ["resume"])
+        with requeued_before_training() if trains else nullcontext(), one_message(explain):
             run(arguments, model, data)
     except KeyboardInterrupt:  # before or after the training itself
         raise SystemExit(128 + signal.SIGINT) from None

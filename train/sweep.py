@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from train.command.suggesting_parser import SuggestingParser
 from train.data.sizes import Size
 from train.runs.folder import CHECKPOINTS, CONFIG, HISTORY, LAST, SUMMARY
+from train.runs.slurm import requeued_before_training
 from train.utils.errors import one_message
 from train.utils.imports import module_names
 from train.utils.yaml_file import read_yaml
@@ -156,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options, of_fit = parse_arguments(arguments)
     threads = default_threads(options.jobs) if options.threads is None else options.threads
     out = options.out or default_folder(options.sweep)
-    with one_message():
+    with requeued_before_training(), one_message():
         try:
             check_folder(out, options.sweep)
         except ValueError as error:

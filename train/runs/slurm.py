@@ -6,11 +6,14 @@ import hashlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from train.runs.folder import LOCK_VARIABLE
+from train.runs.folder import LOCK_VARIABLE, OUT_OF_TIME
 from train.runs.history import read_history
 
 if TYPE_CHECKING:  # Lightning takes seconds to import, and a sweep needs none of it
@@ -73,10 +76,34 @@ def requeue_signal(plugins: Iterable[Any]) -> int | None:
     return asked.requeue_signal if asked.auto_requeue else None
 
 
+@contextmanager
+def requeued_before_training() -> Iterator[None]:
+    """End with `OUT_OF_TIME` and queue the job again at a warning in this block, until a training handles it itself.
+
+    A job that is preempted while it imports, reads its images or compiles would otherwise end for good.
+    """
+    if job() is None:
+        yield
+        return
+    process, warned = os.getpid(), False
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        nonlocal warned
+        if os.getpid() == process:  # and not a worker that inherited this handler
+            warned = True
+            raise SystemExit(OUT_OF_TIME)
+
+    before = signal.signal(signal.SIGUSR1, receive)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        if warned and os.environ.get("SLURM_PROCID", "0") == "0":
+            requeue()
+
+
 def requeue() -> None:
     """Requeue the job of this process, which also ends the process; a run of a sweep leaves that to the sweep."""
-    from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-
     number = job()
     if number is None or LOCK_VARIABLE in os.environ:
         return
@@ -86,7 +113,5 @@ def requeue() -> None:
         failed = bool(done.returncode)
     except OSError as reason:
         error, failed = str(reason), True
-    if failed:
-        rank_zero_warn(f"scontrol requeue {number} failed ({error}): submit the same command again to continue.")
-    else:
-        rank_zero_info(f"Job {number} is queued again.")
+    said = f"scontrol requeue {number} failed ({error}): submit the same command again to continue."
+    sys.stderr.write(f"{said if failed else f'Job {number} is queued again.'}\n")

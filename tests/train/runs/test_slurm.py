@@ -11,9 +11,11 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 
 from tests.helpers.runs import assert_same_weights, fails, fit
 from tests.helpers.training import last
+from train import cli, sweep
 from train.callbacks.checkpoints import StepSeed
 from train.checkpoint_file import read_checkpoint
 from train.runs import slurm
+from train.runs.folder import OUT_OF_TIME
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +51,27 @@ def test_a_requeued_job_continues_its_run(config, whole_job, tmp_path, monkeypat
     assert assert_same_weights(whole_job, tmp_path / "run") == 8
     with pytest.raises(ValueError, match="holds a run already"):  # another command is another run
         fit(config, tmp_path / "run", *SHORT, *more, "--trainer.max_epochs=3")
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_warning_before_the_training_queues_the_job_again(config, monkeypatch, queued, rank):
+    """It ended the job for good, as an unhandled signal does. One process of several queues it."""
+    monkeypatch.setenv("SLURM_PROCID", rank)
+    monkeypatch.setattr(cli, "check_files", lambda arguments: os.kill(os.getpid(), signal.SIGUSR1))
+    before = signal.getsignal(signal.SIGUSR1)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["fit", "--config", str(config)])
+    assert stop.value.code == OUT_OF_TIME
+    assert queued() == (["requeue", "7"] if rank == "0" else [])
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_a_warning_before_the_first_run_of_a_sweep(config, tmp_path, monkeypatch, queued):
+    monkeypatch.setattr(sweep, "check_folder", lambda out, path: os.kill(os.getpid(), signal.SIGUSR1))
+    with pytest.raises(SystemExit) as stop:
+        sweep.main([str(tmp_path / "sweep.yaml")])
+    assert stop.value.code == OUT_OF_TIME
+    assert queued() == ["requeue", "7"]
 
 
 def test_folder_of_a_job(queued, monkeypatch):
