@@ -127,7 +127,7 @@ EVALUATIONS: dict[str, Entry] = {
     "table": Entry(
         "eval.papers.command", "a table of a paper, run again: trains, measures, prints beside what was published"
     ),
-    "report": Entry("eval.papers.report_command", "all tables in one HTML page, with what was not run and why"),
+    "report": Entry("eval.papers.report", "all tables in one HTML page, with what was not run and why"),
     "predict": Entry("eval.accuracy.predict", "classes and probabilities of image files, by a trained model"),
     "features": Entry(
         "eval.accuracy.features_command", "features of image files as .npz or .safetensors, by a trained model"

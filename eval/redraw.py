@@ -29,7 +29,7 @@ from train.utils.errors import user_message
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from eval.papers.table_file import TableFile
+    from eval.papers.table import TableFile
 
 OUT = "folder of the figures and tables (default: beside each file)"
 SIZES = ("resolution", "trained at", "fitted at")
@@ -116,7 +116,7 @@ def table_of(path: Path) -> TableFile | None:
     named = TABLE.search("\n".join(header))
     if named is None:
         return None
-    from eval.papers.table_head import described_table  # this imports torch, which other figures do without
+    from eval.papers.write import described_table  # this imports torch, which other figures do without
 
     return described_table(shlex.split(named[1])[0], header)
 

@@ -22,7 +22,7 @@ from train.utils.ranges import at_least
 
 if TYPE_CHECKING:
     from eval.papers.group import Group
-    from eval.papers.table_spec import TableFile
+    from eval.papers.table import TableFile
 
 OUT = "folder of the tables and their runs (default: runs/tables)"
 
@@ -47,25 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(table=["markdown", "latex"])
 
 
-def command_of(table: TableFile, options: argparse.Namespace) -> str:
-    """Return the command that makes a table, without its budget."""
-    from eval.papers.table_head import image_options
-
-    words = ["python", "-m", "eval", "table", options.name or table.name]
-    words += ["--data", str(options.data)] if options.data else []
-    words += ["--imports", *options.imports] if options.imports else []
-    words += image_options(options)
-    words += ["--out", str(options.out)] if options.out else []
-    return shlex.join(words)
-
-
 def run_command(options: argparse.Namespace, folder: Path) -> None:
     """Make one table, or list all."""
+    from eval.papers.evaluation import run_evaluation
     from eval.papers.listing import list_runs, list_tables
     from eval.papers.plan import make_plan, select_groups
-    from eval.papers.run_evaluation import run_evaluation
-    from eval.papers.table_file import find_table
-    from eval.papers.write import devices_of, measure_table, show_table
+    from eval.papers.read import find_table
+    from eval.papers.write import write_table
     from train.utils.imports import module_names
 
     device = choose_device(options.device)
@@ -92,12 +80,22 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
         check_images(table, groups)
     train(table, groups, runs, options)
     if table.evaluation:
-        run_evaluation(table, options.budget, groups, out / table.name, options)
+        run_evaluation(table, groups, out / table.name, options)
         return
     shown = [group for group in plan if group in groups or group.finished()]  # --only must not take cells away
-    records, curves = measure_table(table, shown, options, device)
-    command, trained = command_of(table, options), devices_of(shown)
-    show_table(table, records, curves, out / table.name, options, device, command, trained)
+    write_table(table, shown, out / table.name, options, device, command_of(table, options))
+
+
+def command_of(table: TableFile, options: argparse.Namespace) -> str:
+    """Return the command that makes a table, without its budget."""
+    from eval.papers.write import image_options
+
+    words = ["python", "-m", "eval", "table", options.name or table.name]
+    words += ["--data", str(options.data)] if options.data else []
+    words += ["--imports", *options.imports] if options.imports else []
+    words += image_options(options)
+    words += ["--out", str(options.out)] if options.out else []
+    return shlex.join(words)
 
 
 def check_images(table: TableFile, groups: Sequence[Group]) -> None:
@@ -114,7 +112,7 @@ def check_images(table: TableFile, groups: Sequence[Group]) -> None:
 def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argparse.Namespace) -> None:
     """Train the missing runs, unless `--no-train` is given."""
     from eval import result_cache
-    from eval.papers.training import missing_runs, outdated_runs, train_missing
+    from eval.papers.training import count_missing, outdated_runs, train_missing
     from train.sweep import default_threads
 
     if options.no_train:
@@ -122,12 +120,11 @@ def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argpar
             sys.stderr.write(f"Trained with other settings than the table has now: {', '.join(outdated)}\n")
         return
     result_cache.versions(result_cache.OF_IMAGES)  # hash the imported code now: files may change during training
-    if missing := missing_runs(groups):
+    if missing := count_missing(groups):
         print(f"{table.title}: {count(missing)} to do, in {runs}", flush=True)
     threads = options.threads or default_threads(options.jobs)
     if status := train_missing(groups, runs, options.jobs, threads):
-        left = missing_runs(groups)
-        print(f"\n{count(left)} left. Continue with: python -m eval {shlex.join(sys.argv[1:])}")
+        print(f"\n{count(count_missing(groups))} left. Continue with: python -m eval {shlex.join(sys.argv[1:])}")
         print("The table so far, without them: the same with --no-train.")
         raise SystemExit(status)
 

@@ -1,4 +1,4 @@
-"""Estimate the time of a training on this machine from a few timed steps, and keep it for `eval report`."""
+"""Estimate the time of a training on this machine from a few timed steps."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from eval.papers.group import Group
-from eval.report import read_csv, write_csv
 from eval.speed.measure import Call, seconds
 from performer_string import ViT, ViTConfig
 from performer_string.models.config import patch_and_image
-from performer_string.utils.files import check_writable
-from train.runs.environment import code
 from train.utils.progress import progress
 
-TIMES = "times.csv"  # that `eval table --list` writes and `eval report` reads
 SIZES = {"mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000, "imagenette": 9_469, "imagenet": 1_281_167}
 ON_CPU = 8  # images in a timed step; more would only take longer
 NUMBERS = 2_500_000  # most tokens x width x layers in a timed step; larger models take fewer images, to save memory
@@ -28,14 +23,15 @@ SLOW = 2.0  # seconds of a first step above which no others are timed
 
 
 def training_images(group: Group) -> float:
-    """Return the number of images that a training processes, as far as the recipe determines it."""
+    """Return the number of images that a training processes, as far as the recipe determines it; else 0."""
     settings = group.settings()
-    source = str(settings.get("data.source", "arrow"))
-    whole = SIZES.get(source) or group.images or files_below(Path(str(settings.get("data.root", "data"))) / "train")
-    held_out = float(settings.get("data.val_fraction", 0.1))
-    images = int(settings.get("data.train_size") or 0) or round(whole * (1 - held_out))
-    images = round(images * float(settings.get("data.train_fraction") or 1))
     batch = int(settings.get("data.batch_size", 128))
+    images = int(settings.get("data.train_size") or 0)
+    if not images:
+        folder = Path(str(settings.get("data.root", "data"))) / "train"
+        whole = SIZES.get(group.source) or group.images or sum(1 for _ in folder.glob("*/*"))
+        images = round(whole * (1 - float(settings.get("data.val_fraction", 0.1))))
+    images = round(images * float(settings.get("data.train_fraction") or 1))
     limit = settings.get("trainer.limit_train_batches")
     if limit:  # number of batches, or share of them
         images = round(images * limit) if isinstance(limit, float) else min(images, limit * batch)
@@ -43,11 +39,6 @@ def training_images(group: Group) -> float:
     epochs = int(settings.get("trainer.max_epochs") or -1)
     ends = [steps * batch] * (steps > 0) + [epochs * images] * (epochs > 0)
     return float(min(ends, default=0))
-
-
-def files_below(folder: Path) -> int:
-    """Return the number of images in the class folders of a folder."""
-    return sum(1 for _ in folder.glob("*/*")) if folder.is_dir() else 0
 
 
 def seconds_per_image(group: Group, device: torch.device) -> float:
@@ -90,7 +81,6 @@ def estimates(groups: Sequence[Group], device: torch.device, timed: dict[str, fl
     """
     timed = {} if timed is None else timed
     of_kind: dict[tuple[str, str], float] = {}
-    result: dict[str, float] = {}
     images = {group.model: training_images(group) for group in groups if group.left()}
     todo = [group for group in groups if images.get(group.model)]
     for group in progress(todo, desc="timing steps"):
@@ -100,8 +90,7 @@ def estimates(groups: Sequence[Group], device: torch.device, timed: dict[str, fl
             if model not in timed:
                 timed[model] = seconds_per_image(group, device)
             of_kind[kind] = timed[model]
-        result[group.model] = of_kind[kind] * images[group.model]
-    return result
+    return {group.model: of_kind[group.data, group.attention] * images[group.model] for group in todo}
 
 
 def duration(total: float) -> str:
@@ -111,45 +100,3 @@ def duration(total: float) -> str:
             number = total / length
             return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
     return f"{total:.0f} s"
-
-
-@dataclass(frozen=True)
-class Time:
-    """The estimated time of the unfinished training runs of a table at a budget.
-
-    Attributes:
-        table, budget: names of the table and budget.
-        trainings: number of training runs.
-        seconds: total time in seconds, one training after the other.
-        device: name of the device on which steps were timed.
-    """
-
-    table: str
-    budget: str
-    trainings: int
-    seconds: int
-    device: str
-
-
-def keep_times(folder: Path, times: Sequence[Time]) -> None:
-    """Add times to those in a folder, replacing older ones, where the folder can be written to."""
-    try:
-        check_writable("--out", folder)
-    except ValueError:  # the list is printed in any case
-        return
-    kept = {(time.table, time.budget): time for time in (*read_times(folder), *times)}
-    rows = [vars(kept[key]) for key in sorted(kept)]
-    if rows:
-        command = "python -m eval table --list --budget BUDGET"
-        write_csv(folder / TIMES, rows, [f"command: {command}", f"code of the last lines: {code()}"])
-
-
-def read_times(folder: Path) -> list[Time]:
-    """Return the times in a folder; none where there is no file."""
-    path = folder / TIMES
-    if not path.is_file():
-        return []
-    return [
-        Time(row["table"], row["budget"], int(row["trainings"]), round(float(row["seconds"])), row["device"])
-        for row in read_csv(path)[1]
-    ]

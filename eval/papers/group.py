@@ -1,4 +1,4 @@
-"""One cell of a table as a group of training runs: one set, row and kind of attention, in all seeds."""
+"""The training runs of one model on one set of images: a line of a table, for one kind of attention."""
 
 from __future__ import annotations
 
@@ -14,36 +14,25 @@ from train.sweeps.file import Run
 from train.utils.yaml_file import read_yaml
 
 AXES = ("data", "row", "attention")
-LACKING = "no "  # prefix of the states for missing images
+PLANNED, OUTSIDE = "planned", "not in this budget"  # states of a group
+LACKING, NOT_BUILT = "no ", "not built"  # beginnings of states, followed by what is missing
 
 
 @dataclass
 class Group:
-    """The training runs of one cell, which differ only in their seed.
+    """The training runs of one model on one set of images, which differ only in their seed."""
 
-    Attributes:
-        data, row, attention: names of the set, row and kind of attention in the table's file.
-        stands_for: name of the set whose published figures are shown beside this one.
-        recipe: path of the recipe.
-        overrides: recipe fields with other values, by full name.
-        state: `planned`, or why there is no training: `not in this budget`, `not built: ...`, `no images: ...`.
-        images: number of training images where the table states it; otherwise 0.
-        seeds: seeds of the training runs, including those whose images are missing.
-        folders: folders of the runs, by seed.
-        start_from: group whose checkpoint of the same seed each run starts from; None for a new start.
-    """
-
-    data: str
+    data: str  # name of the set in the table's file, as of the row and the kind of attention
     row: str
     attention: str
-    stands_for: str
+    stands_for: str  # name of the set whose published figures are shown beside this one
     recipe: Path
-    overrides: dict[str, Any]
-    state: str = "planned"
-    images: int = 0
-    seeds: list[int] = field(default_factory=list)
-    folders: dict[int, Path] = field(default_factory=dict)
-    start_from: Group | None = None
+    overrides: dict[str, Any]  # recipe fields with other values, by full name
+    state: str = PLANNED  # or why there is no training: `not in this budget`, `not built: ...`, `no images: ...`
+    images: int = 0  # number of training images where the table states it
+    seeds: list[int] = field(default_factory=list)  # of the training runs, including those whose images are missing
+    folders: dict[int, Path] = field(default_factory=dict)  # folders of the runs, by seed
+    start_from: Group | None = None  # whose checkpoint of the same seed each run starts from; None for a new start
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -53,12 +42,17 @@ class Group:
     @property
     def model(self) -> str:
         """The name of the runs, without the seed."""
-        return ".".join(name for name in self.key if name)
+        return ".".join(filter(None, self.key))
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of the recipe with the overrides, by full name."""
         recipe = current_recipe(read_yaml(self.recipe))
         return {k: v for name, value in recipe.items() for k, v in flat_fields(name, value)} | self.overrides
+
+    @property
+    def source(self) -> str:
+        """The name of the source of the images."""
+        return str(self.settings().get("data.source", "arrow"))
 
     def config(self) -> ViTConfig:
         """Return the configuration of the group's models."""
@@ -71,29 +65,34 @@ class Group:
         self.state, self.folders = state, {}
         self.seeds = self.seeds if state.startswith(LACKING) else []
 
-    def left(self) -> int:
-        """Return the number of unfinished training runs, including those whose images are missing."""
-        return len(self.seeds) - len(self.finished())
-
     def finished(self) -> dict[int, Path]:
         """Return the folders of the finished runs, by seed."""
         return {seed: path for seed, path in self.folders.items() if (path / METRICS).is_file()}
 
+    def left(self) -> int:
+        """Return the number of unfinished training runs, including those whose images are missing."""
+        return len(self.seeds) - len(self.finished())
+
     def runs(self) -> Iterator[Run]:
         """Yield the runs for a sweep; runs they start from must be finished."""
-        choices = {"data": self.data, "row": self.row, "attention": self.attention}
         for seed, folder in self.folders.items():
-            overrides = dict(self.overrides)
-            if self.start_from is not None:
-                overrides["init_from"] = str(self.start_from.folders[seed] / CHECKPOINTS / LAST)
-            assert folder.name == f"{self.model}-seed{seed}"
-            yield Run(self.model, choices, seed, overrides)
+            start = (
+                {} if self.start_from is None else {"init_from": str(last_checkpoint(self.start_from.folders[seed]))}
+            )
+            run = Run(self.model, dict(zip(AXES, self.key, strict=True)), seed, {**self.overrides, **start})
+            assert folder.name == run.name
+            yield run
 
 
-def flat_fields(name: str, value: Any, depth: int = 3) -> Iterator[tuple[str, Any]]:
+def last_checkpoint(run: Path) -> Path:
+    """Return the path of a run's last checkpoint."""
+    return run / CHECKPOINTS / LAST
+
+
+def flat_fields(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the fields of a recipe by full name; options of a part stay one field, as `model.vit.feature_options`."""
-    if isinstance(value, Mapping) and value and name.count(".") < depth - 1:
+    if isinstance(value, Mapping) and value and name.count(".") < 2:
         for key, part in value.items():
-            yield from flat_fields(f"{name}.{key}", part, depth)
+            yield from flat_fields(f"{name}.{key}", part)
     else:
         yield name, value

@@ -15,14 +15,12 @@ UNPACKED = {
     "cifar100": "cifar-100-python",
     "imagenette": "imagenette2-160",
 }
-
-
 # Sources whose images are in root/train/CLASS. Errors about the places of other sources come from their training.
 FOLDERS = {"folder", "imagenet", "videos"}
 
 
-def place_images(source: str, root: Path | None, own: str = "data", grey: bool = False) -> dict[str, Any] | None:
-    """Return the recipe fields with the place of a source's images; None where the images do not exist.
+def place_images(source: str, root: Path | None, own: str = "data", grey: bool = False) -> dict[str, Any] | str:
+    """Return the recipe fields with the place of a source's images; where there are none, a message on what to do.
 
     Args:
         source: `data.source` of the recipe.
@@ -36,7 +34,8 @@ def place_images(source: str, root: Path | None, own: str = "data", grey: bool =
     if source in TASKS:
         return {}
     direct = source == "folder" or (root is None and source in FOLDERS)
-    root = (root or Path(own)).expanduser()
+    given = root or Path(own)
+    root = given.expanduser()
     if source in UNPACKED and (root / UNPACKED[source]).is_dir():
         return {"data.root": str(root)}
     folder = root / source
@@ -52,13 +51,9 @@ def place_images(source: str, root: Path | None, own: str = "data", grey: bool =
 
         classes = {"model.vit.num_classes": len(classes_in(root / "train"))} if source == "folder" else {}
         return {"data.root": str(root), **classes}
-    return None if source in {*UNPACKED, *FOLDERS} else {}
-
-
-def missing_images(source: str, root: Path | None, own: str = "data") -> str:
-    """Return a message on missing images and what to do; arguments are as in `place_images`."""
+    if source not in {*UNPACKED, *FOLDERS}:
+        return {}
     if source == "folder":
-        return f"no folder images in {root or own}: give --data DIR, or data.root, with DIR/train/CLASS and test/CLASS"
-    root = root or Path(own)
-    unpacked = f"{root / UNPACKED[source]} or " if source in UNPACKED else ""
-    return f"no {source} images: put them in {unpacked}{root / source}/train/CLASS and test/CLASS, or give --data DIR"
+        return f"no folder images in {given}: give --data DIR, or data.root, with DIR/train/CLASS and test/CLASS"
+    unpacked = f"{given / UNPACKED[source]} or " if source in UNPACKED else ""
+    return f"no {source} images: put them in {unpacked}{given / source}/train/CLASS and test/CLASS, or give --data DIR"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from eval.papers.results import Measured, Results
 from performer_string import ViT, ViTConfig, fold
 from performer_string.utils.seeds import seeded
 from train.inspection import multiplications
 
 if TYPE_CHECKING:
     from eval.papers.group import Group
+    from eval.papers.results import Results
 
 OF_NORM = 5  # operations of a layer norm per element, as in LieRE
 OF_PLANE = 4  # multiplications in the rotation of a plane
@@ -36,29 +36,11 @@ class Operations(NamedTuple):
     planes: float
 
 
-def gigaflops(
-    results: Results, group: Group, exponential: bool | str = False, planes: bool = False, increase: bool = False
-) -> Measured:
-    """Multiplications with an addition, in 1e9, of one image; layer norms count 5 for each element, as in LieRE.
+def operations_of(results: Results, group: Group, exponential: bool | str, planes: bool) -> float:
+    """Return the operations that a column counts, extrapolated from models of one and two equal layers.
 
-    Args:
-        results: results of the table.
-        group: group of the models.
-        exponential: whether to count LieRE's matrix exponential too; `alone` counts nothing else.
-        planes: whether to count rotations in planes too, 4 multiplications for each plane.
-        increase: whether to return the increase over the reference row in % instead.
+    Arguments are those of the measure `gigaflops`.
     """
-    own = chosen(results, group, exponential, planes)
-    if not increase:
-        return Measured(own / 1e9)
-    reference = results.reference(group)
-    if reference is None or reference is group:
-        return Measured(None, text="reference" if reference is group else "reference not run")
-    return Measured(100 * (own / chosen(results, reference, exponential, planes) - 1))
-
-
-def chosen(results: Results, group: Group, exponential: bool | str, planes: bool) -> float:
-    """Return the operations that a column counts, extrapolated from models of one and two equal layers."""
     if exponential not in (True, False, ALONE):
         raise ValueError(f"exponential of gigaflops must be true, false or {ALONE}, not {exponential!r}.")
     config = group.config()

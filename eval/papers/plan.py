@@ -1,17 +1,17 @@
-"""The plan of a table at a budget: its groups of training runs, one for each set, row and kind of attention."""
+"""Plan a table at a budget: a group of training runs for each set of images, row and kind of attention."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from eval.papers.group import AXES, Group
-from eval.papers.image_places import missing_images, place_images
-from eval.papers.table_checks import check_column_sizes, check_measures
-from eval.papers.table_spec import Budget, TableFile
+from eval.papers.check import check_model
+from eval.papers.group import AXES, LACKING, NOT_BUILT, OUTSIDE, PLANNED, Group
+from eval.papers.image_places import place_images
+from eval.papers.table import Budget, TableFile
 from performer_string.models.config import patch_and_image
+from performer_string.utils.registry import lookup
 from train.command.arguments import existing_recipe
 from train.command.recipe import check_fields, current_recipe
 from train.data.sizes import Views
@@ -39,100 +39,79 @@ def make_plan(table: TableFile, budget_name: str, root: Path | None, runs: Path)
     budget = table.budget(budget_name)
     sets = budget.sets(table)
     replaced = {stands for name, stands in sets.items() if stands != name}
-    groups: dict[tuple[str, str, str], Group] = {}
     order = [*sets, *(name for name in table.data if name not in sets and name not in replaced)]
     if replaced:
         order = [name for name in order if name in sets or any(block.data == name for block in table.published)]
+    groups: dict[tuple[str, str, str], Group] = {}
     for data in order:
-        for row, row_spec in table.rows.items():
-            for attention in table.attention or {"": {}}:
-                group = make_group(table, budget, data, row, attention, sets.get(data, data), root, runs)
-                groups[data, row, attention] = group
-                if attention and row_spec.only and attention not in row_spec.only:
-                    group.leave_out("none")
+        for row in table.rows:
+            for attention in table.attention or [""]:
+                group = make_group(table, budget, data, row, attention)
+                groups[group.key] = group
+                try:
+                    group.state = state_of(table, budget, group, root)
+                except ValueError as error:
+                    raise ValueError(f"{table.path}: {group.model}: {error}") from None
+                if group.state == PLANNED or group.state.startswith(LACKING):
+                    group.seeds = list(budget.seeds)
+                if group.state == PLANNED:
+                    group.folders = {seed: runs / f"{group.model}-seed{seed}" for seed in budget.seeds}
     for group in groups.values():
         if start := table.rows[group.row].start_from:
             group.start_from = groups[group.data, start, group.attention]
-            if group.state == "planned" and group.start_from.state != "planned":
+            if group.state == PLANNED and group.start_from.state != PLANNED:
                 group.leave_out(group.start_from.state)
     return list(groups.values())
 
 
-def overrides_of(table: TableFile, budget: Budget, data: str, row: str, attention: str) -> dict[str, Any]:
-    """Return the fields of a group of training runs that replace those of its recipe.
-
-    Later parts take precedence over earlier ones. Arguments are those of `make_group`.
-    """
+def make_group(table: TableFile, budget: Budget, data: str, row: str, attention: str) -> Group:
+    """Return a group with the fields that replace those of its recipe; later parts go before earlier ones."""
+    spec = table.data[data]
     parts = (
-        table.fields,
-        table.data[data].fields,
-        budget.fields,
-        budget.each.get(data, {}),
-        table.attention.get(attention, {}),
-        table.rows[row].fields,
-        budget.by_row.get(row, {}),
+        *(table.fields, spec.fields, budget.fields, budget.each.get(data, {})),
+        *(table.attention.get(attention, {}), table.rows[row].fields, budget.by_row.get(row, {})),
     )
-    return current_recipe({name: value for part in parts for name, value in part.items()})
-
-
-def make_group(
-    table: TableFile,
-    budget: Budget,
-    data: str,
-    row: str,
-    attention: str,
-    stands_for: str,
-    root: Path | None,
-    runs: Path,
-) -> Group:
-    """Return one group; arguments are as in `make_plan`."""
-    data_spec, row_spec = table.data[data], table.rows[row]
-    recipe = ROOT / (data_spec.recipe or table.recipe)
-    if not recipe.is_file():
-        recipe = existing_recipe(data_spec.recipe or table.recipe)
-    overrides = overrides_of(table, budget, data, row, attention)
-    group = Group(data, row, attention, stands_for, recipe, overrides, images=data_spec.images)
+    overrides = current_recipe({name: value for part in parts for name, value in part.items()})
+    name = spec.recipe or table.recipe
+    recipe = ROOT / name if (ROOT / name).is_file() else existing_recipe(name)
+    group = Group(data, row, attention, budget.sets(table).get(data, data), recipe, overrides, images=spec.images)
     if table.imports:  # a field `imports` alone would replace that of the recipe
         names = [*module_names(group.settings().get("imports")), *module_names(table.imports)]
         group.overrides["imports"] = list(dict.fromkeys(names))
-    if data not in budget.sets(table) or (budget.rows is not None and row not in budget.rows):
-        group.state = "not in this budget"
-        return group
-    import_modules(group.settings().get("imports"))  # these add an encoding, or another part
-    try:
-        with naming_imports("--imports MODULE, or imports: [MODULE] in the table"):
-            check_group(group)
-    except ValueError as error:
-        pending = row_spec.pending or data_spec.pending
-        if not pending:
-            raise ValueError(f"{table.path}: {group.model}: {error}") from None
-        group.state = f"not built: {pending}"
-        return group
+    return group
+
+
+def state_of(table: TableFile, budget: Budget, group: Group, root: Path | None) -> str:
+    """Return the state of a group; where it can be trained, add the place of the images to its fields.
+
+    Raises:
+        ValueError: a model that cannot be built and is not marked as pending, or that a column does not fit.
+    """
     from train.data.checks import check_views  # these import torchvision
     from train.data.sources import SOURCES
 
-    source = str(group.settings().get("data.source", "arrow"))
-    if source not in {**TASKS, **SOURCES}:
-        group.state = f"not built: {data_spec.pending or f'there is no source of images {source!r}'}"
-        return group
+    if group.data not in budget.sets(table) or (budget.rows is not None and group.row not in budget.rows):
+        return OUTSIDE
+    settings, source = group.settings(), group.source
+    import_modules(settings.get("imports"))  # these add an encoding, or another part
     try:
-        check_views(Views.of(budget.views), source)
-        check_measures(table, str(group.settings().get("model.vit.head", "class")))
-        config = group.config()
-        check_column_sizes(table, patch_and_image(config.patch_size, config.image_size)[0])
-    except ValueError as error:
-        raise ValueError(f"{table.path}: {group.model}: {error}") from None
-    group.seeds = list(budget.seeds)
+        with naming_imports("--imports MODULE, or imports: [MODULE] in the table"):
+            check_group(group)
+    except ValueError:
+        if pending := table.rows[group.row].pending:
+            return f"{NOT_BUILT}: {pending}"
+        raise
+    lookup("source of images", source, {**TASKS, **SOURCES})
+    check_views(Views.of(budget.views), source)
+    config = group.config()
+    check_model(table, config.head, patch_and_image(config.patch_size, config.image_size)[0])
     if not budget.seeds:
-        return group
-    own = str(group.settings().get("data.root") or "data")
-    images = place_images(source, root, own, bool(group.settings().get("data.grey")))
-    if images is None:
-        group.state = missing_images(source, root, own)
-        return group
+        return PLANNED
+    images = place_images(source, root, str(settings.get("data.root") or "data"), bool(settings.get("data.grey")))
+    if isinstance(images, str):
+        return images
     group.overrides |= images
-    group.folders = {seed: runs / f"{group.model}-seed{seed}" for seed in budget.seeds}
-    return group
+    return PLANNED
 
 
 def check_group(group: Group) -> None:
@@ -141,9 +120,8 @@ def check_group(group: Group) -> None:
     Raises:
         ValueError: an unknown field, or values for which no model can be built.
     """
-    overrides = group.overrides
-    check_fields(overrides)
-    model = {name: value for name, value in overrides.items() if name.startswith("model.")}
+    check_fields(group.overrides)
+    model = {name: value for name, value in group.overrides.items() if name.startswith("model.")}
     if not isinstance(group.settings().get("model.vit.attention", ""), list):
         model["model.vit.depth"] = 1  # layers are equal, and large models take seconds to build
     key = json.dumps([str(group.recipe), model], sort_keys=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-
-from eval.papers.not_run import NotRun
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
@@ -41,20 +39,13 @@ INTRODUCTION = (
 
 @dataclass(frozen=True)
 class TableRun:
-    """A table that was run.
-
-    Attributes:
-        name, budget: names of the table and budget.
-        text: the table in Markdown, with its title and notes.
-        facts: lines with the command, device and code revision.
-        png: figure as PNG; empty where there is none.
-    """
+    """A table that was run."""
 
     name: str
     budget: str
-    text: str
-    facts: Sequence[str]
-    png: bytes
+    text: str  # the table in Markdown, with its title and notes
+    facts: Sequence[str]  # lines with the command, device and code revision
+    png: bytes  # the figure; empty where there is none
 
     @property
     def title(self) -> str:
@@ -67,8 +58,8 @@ class TableRun:
         return f"{self.name}-{self.budget}"
 
 
-def page(parts: Sequence[TableRun], not_run: Sequence[NotRun], devices: Sequence[str]) -> str:
-    """Return the whole page."""
+def page(parts: Sequence[TableRun], not_run: Sequence[Mapping[str, str]], devices: Sequence[str]) -> str:
+    """Return the whole page, of the tables that were run and those that were not."""
     links = "".join(f'<li><a href="#{part.anchor}">{escape(part.title)}</a></li>' for part in parts)
     body = "".join(section(part) for part in parts)
     return (
@@ -130,18 +121,17 @@ def html_cell(tag: str, text: str, kind: str) -> str:
     return f'<{tag} class="{kind}">{escape(text)}</{tag}>' if kind else f"<{tag}>{escape(text)}</{tag}>"
 
 
-def missing(rows: Sequence[NotRun], devices: Sequence[str]) -> str:
+def missing(rows: Sequence[Mapping[str, str]], devices: Sequence[str]) -> str:
     """Return the section of the tables and budgets that were not run, with reasons and commands."""
     if not rows:
         return ""
-    cells = [["table", "budget", "what it trains", "why not", "command"]]
-    cells += [[row.table, row.budget, row.says, row.why, row.command] for row in rows]
     timed = (
         f"Times are estimates, of training steps alone and one training after the other, on {'; '.join(devices)}."
         if devices
         else "python -m eval table --list --budget BUDGET says how long each takes."
     )
+    table = html_table([list(rows[0]), *(list(row.values()) for row in rows)])
     return (
         f'<section id="not-run"><h2>Not run</h2><p>Nobody has run these yet. {escape(timed)}</p>'
-        f'<div class="wide text">{html_table(cells)}</div></section>\n'
+        f'<div class="wide text">{table}</div></section>\n'
     )

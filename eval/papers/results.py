@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from eval.attention.token_interventions import shuffle_patches
-from eval.papers.group import Group
+from eval.papers.group import PLANNED, Group
 from eval.result_cache import image_results, weights_digest
 from eval.speed.measure import Call, time_in_turn
 from eval.training_log import Scalar, has_log, read_log
@@ -30,50 +30,21 @@ CHANGES = {"shuffled": ("patches shuffled", shuffle_patches)}
 ROUNDS = 7
 
 
-class NoImagesError(ValueError):
-    """A generated task has no images of the scaled size."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The value in a cell.
-
-    Attributes:
-        value: number; None where there is only text.
-        low, high: ends of its 95 % interval; None without one.
-        text: text shown instead of a number.
-        images, seeds: numbers of images and seeds behind the value.
-    """
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    text: str = ""
-    images: int = 0
-    seeds: int = 0
+class NoValueError(Exception):
+    """A cell without a number; the message stands in its place."""
 
 
 @dataclass
 class Results:
-    """The models of a table.
+    """The models of a table."""
 
-    Attributes:
-        groups: groups by set, row and kind of attention.
-        device: device to measure on.
-        split: split to measure on, `test` or `val`.
-        images: number of test images; 0 for all.
-        views: number of views of each video.
-        references: reference row of each row, for differences.
-        kept: values that measures keep for further columns.
-    """
-
-    groups: Mapping[tuple[str, str, str], Group]
-    device: torch.device
-    split: str = "test"
-    images: int = 0
-    views: Views = ONE
-    references: Mapping[str, str] = field(default_factory=dict)
-    kept: dict[Any, Any] = field(default_factory=dict)
+    groups: Mapping[tuple[str, str, str], Group]  # by set, row and kind of attention
+    device: torch.device  # to measure on
+    split: str = "test"  # or `val`
+    images: int = 0  # number of test images; 0 for all
+    views: Views = ONE  # number of views of each video
+    references: Mapping[str, str] = field(default_factory=dict)  # reference row of each row, for differences
+    kept: dict[Any, Any] = field(default_factory=dict)  # values that measures keep for further columns
     _models: dict[Path, tuple[Trained, str]] = field(default_factory=dict)
 
     def once(self, key: object, make: Callable[[], Any]) -> Any:
@@ -98,24 +69,24 @@ class Results:
     def of_images(
         self,
         group: Group,
-        what: str,
-        size: Any = None,
+        value: str,
+        size: int | str | None = None,
         scale: float | None = None,
-        change: str = "",
-        checkpoint: str = "last",
+        change: Literal["", "shuffled"] = "",
+        checkpoint: Literal["last", "best"] = "last",
     ) -> NDArray[np.float64]:
         """Return a value of each image for each seed, [seeds, images].
 
         Args:
             group: group of finished runs.
-            what: value to return, `right` (0 or 1) or `loss`.
+            value: name of the value, `right` (0 or 1) or `loss`.
             size: size of the images in pixels; by default the training size.
             scale: factor of the training size in whole patches, instead of `size`.
             change: name in `CHANGES`; empty for no change.
-            checkpoint: name of the checkpoint, `last` or `best`.
+            checkpoint: name of the checkpoint.
 
         Raises:
-            NoImagesError: a generated task without images of this scale.
+            NoValueError: a generated task without images of this scale.
         """
 
         def measure() -> dict[str, NDArray[np.float64]]:
@@ -129,25 +100,41 @@ class Results:
                 if scale is not None and trained.data.task is not None:
                     try:
                         trained.data.task.check_size(at if len(at) == 3 else at.width)
-                    except ValueError as error:
-                        raise NoImagesError(str(error)) from error
+                    except ValueError:
+                        raise NoValueError("no images") from None
                 seeds.append(image_results(trained, at, options, self.device, weights, CHANGES.get(change)))
             return {
-                "right": np.stack([each.right.numpy().astype(float) for each in seeds]),
-                "loss": np.stack([each.loss.numpy().astype(float) for each in seeds]),
+                name: np.stack([getattr(each, name).numpy().astype(float) for each in seeds])
+                for name in ("right", "loss")
             }
 
-        values: NDArray[np.float64] = self.once((group.model, str(size), scale, change, checkpoint), measure)[what]
+        values: NDArray[np.float64] = self.once((group.model, str(size), scale, change, checkpoint), measure)[value]
         return values
 
-    def reference(self, group: Group) -> Group | None:
-        """Return the group of a group's reference row, which may be the group itself; None without one."""
-        return self.groups.get((group.data, self.references.get(group.row, ""), group.attention))
+    def reference(self, group: Group, trained: bool = True) -> Group:
+        """Return the group of a group's reference row.
+
+        Raises:
+            NoValueError: a group that is its own reference; no reference, or one without the finished runs it needs.
+        """
+        other = self.groups.get((group.data, self.references.get(group.row, ""), group.attention))
+        if other is group:
+            raise NoValueError("reference")
+        if other is None or (trained and not other.finished()):
+            raise NoValueError("reference not run")
+        return other
 
     def curve(self, run: Path, tag: str = "val/accuracy") -> Scalar | None:
-        """Return the logged values of a scalar in a run."""
+        """Return the logged values of a scalar in a run; None where it has none."""
         log: dict[str, Scalar] = self.once(run, lambda: read_log(run) if has_log(run) else {})
         return log.get(tag)
+
+    def curves(self, group: Group, tag: str = "val/accuracy") -> list[Scalar]:
+        """Return the logged values of a scalar in each run of a group; one without them is a NoValueError."""
+        curves = [self.curve(run, tag) for run in group.finished().values()]
+        if None in curves:
+            raise NoValueError("not recorded")
+        return [curve for curve in curves if curve is not None]
 
     def times(self, batch: int, folded: bool) -> dict[tuple[str, str, str], list[float]]:
         """Return the times in seconds of a forward pass of each group's model, timed in turn in several rounds.
@@ -160,7 +147,7 @@ class Results:
 
         def measure() -> dict[tuple[str, str, str], list[float]]:
             calls: dict[tuple[str, str, str], Call] = {}
-            planned = {key: group for key, group in self.groups.items() if group.state == "planned"}
+            planned = {key: group for key, group in self.groups.items() if group.state == PLANNED}
             for key, group in progress(planned.items(), desc="models to time"):
                 model = TimedModel(group.config(), batch, self.device)
                 model.model.eval()

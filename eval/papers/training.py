@@ -11,19 +11,18 @@ from train.sweeps.runner import SweepRunner
 from train.sweeps.settings import other_settings
 
 
-def missing_runs(groups: Sequence[Group]) -> int:
+def count_missing(groups: Sequence[Group]) -> int:
     """Return the number of unfinished runs."""
     return sum(len(group.folders) - len(group.finished()) for group in groups)
 
 
 def stages(groups: Sequence[Group]) -> list[list[Group]]:
     """Return the groups in the order of training: by recipe, with those that start from others last."""
-    result: list[list[Group]] = []
-    for later in (False, True):
-        chosen = [group for group in groups if group.folders and (group.start_from is not None) == later]
-        for recipe in dict.fromkeys(group.recipe for group in chosen):
-            result.append([group for group in chosen if group.recipe == recipe])
-    return result
+    kinds: dict[tuple[bool, Path], list[Group]] = {}
+    for group in groups:
+        if group.folders:
+            kinds.setdefault((group.start_from is not None, group.recipe), []).append(group)
+    return [kinds[kind] for kind in sorted(kinds, key=lambda kind: kind[0])]
 
 
 def runner_of(stage: Sequence[Group], out: Path, jobs: int, threads: int, listing: bool = False) -> SweepRunner:
@@ -34,11 +33,9 @@ def runner_of(stage: Sequence[Group], out: Path, jobs: int, threads: int, listin
 
 def outdated_runs(groups: Sequence[Group], out: Path) -> list[str]:
     """Return the names of finished runs whose settings differ from the table's current ones."""
-    names = []
-    for stage in stages(groups):
-        runner = runner_of(stage, out, 1, 1, listing=True)
-        names += [run.name for run in runner.finished() if other_settings(runner.folder(run), runner.settings(run))]
-    return names
+    runners = [runner_of(stage, out, 1, 1, listing=True) for stage in stages(groups)]
+    finished = ((runner, run) for runner in runners for run in runner.finished())
+    return [run.name for runner, run in finished if other_settings(runner.folder(run), runner.settings(run))]
 
 
 def train_missing(groups: Sequence[Group], out: Path, jobs: int, threads: int) -> int:
@@ -48,12 +45,11 @@ def train_missing(groups: Sequence[Group], out: Path, jobs: int, threads: int) -
         ValueError: a run, finished or not, whose settings differ from the table's current ones.
     """
     for stage in stages(groups):
-        for group in stage:
-            if group.start_from is not None and missing_runs([group.start_from]):
-                return 1
+        if count_missing([group.start_from for group in stage if group.start_from is not None]):
+            return 1
         runner = runner_of(stage, out, jobs, threads)
         if len(runner.finished()) < len(runner.runs):
             runner.train()
         if runner.signals:
             return runner.status()
-    return int(missing_runs(groups) > 0)
+    return int(count_missing(groups) > 0)

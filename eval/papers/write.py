@@ -1,53 +1,57 @@
-"""Print a table and write its files: CSV of all cells, Markdown, LaTeX and the figure."""
+"""Measure a table, print it, and write its files: CSV of all cells, Markdown, LaTeX and the figure.
+
+The first lines of the CSV file have what is needed to draw the figure again. Tables of the project are found by their
+names. The file of a user's table may be anywhere, or no longer exist, so that it is described there.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from eval.papers.blocks import blocks, heading, notes
+from eval.papers.cells import all_cells, correct_tests
 from eval.papers.group import Group
-from eval.papers.records import all_records, correct_tests
+from eval.papers.printed import blocks, heading, notes
+from eval.papers.read import build, find_table
 from eval.papers.results import Results
-from eval.papers.table_head import header_words, lines_of, stem_of
-from eval.papers.table_spec import TableFile
+from eval.papers.table import TableFile
 from eval.report import Report, Row, environment, write_csv
 from eval.run import publish
 from train.data.sizes import Views
 from train.runs.history import read_history
 from train.runs.recorded import devices_in_turn
 
+PREFIX = "table: "  # of the line that describes a table of the user
+
 
 def measure_table(
     table: TableFile, groups: Sequence[Group], options: argparse.Namespace, device: torch.device
 ) -> tuple[list[dict[str, Any]], list[Row]]:
-    """Return the records of all cells, and the points of all training curves."""
+    """Return all cells, and the points of all training curves where the figure shows them."""
     budget = table.budget(options.budget)
     images = budget.images if options.images is None else options.images
     references = {name: row.reference or table.reference for name, row in table.rows.items()}
     by_key = {group.key: group for group in groups}
     results = Results(by_key, device, options.split, images, Views.of(budget.views), references)
-    records = list(all_records(table, results))
-    correct_tests(table, records)
-    curves = training_curves(results) if table.figure.get("kind") == "curves" else []
-    return records, curves
+    cells = list(all_cells(table, results))
+    correct_tests(table, cells)
+    return cells, list(training_curves(results)) if table.figure.get("kind") == "curves" else []
 
 
-def training_curves(results: Results) -> list[Row]:
-    """Return the validation accuracies of all finished runs, by epoch."""
-    rows: list[Row] = []
+def training_curves(results: Results) -> Iterator[Row]:
+    """Yield the validation accuracies of all finished runs, by epoch."""
     for group in results.groups.values():
         names = {"data": group.data, "row": group.row, "attention": group.attention}
         for seed, run in group.finished().items():
             curve = results.curve(run)
             for epoch, value in zip(curve.epochs, curve.values, strict=False) if curve else ():
-                rows.append({**names, "seed": seed, "epoch": epoch, "accuracy": round(100 * value, 4)})
-    return rows
+                yield {**names, "seed": seed, "epoch": epoch, "accuracy": round(100 * value, 4)}
 
 
 def devices_of(groups: Sequence[Group]) -> list[str]:
@@ -55,50 +59,89 @@ def devices_of(groups: Sequence[Group]) -> list[str]:
 
     A run that was resumed on another device has several, in order.
     """
-    runs = [path for group in groups for path in group.finished().values()]
-    lines = [", then ".join(devices_in_turn(read_history(run))) for run in runs]
-    return [line for line in dict.fromkeys(lines) if line]
+    runs = (path for group in groups for path in group.finished().values())
+    lines = (", then ".join(devices_in_turn(read_history(run))) for run in runs)
+    return list(filter(None, dict.fromkeys(lines)))
 
 
-def show_table(
+def write_table(
     table: TableFile,
-    records: Sequence[dict[str, Any]],
-    curves: Sequence[Row],
+    groups: Sequence[Group],
     folder: Path,
     options: argparse.Namespace,
     device: torch.device,
     command: str,
-    trained: Sequence[str],
 ) -> None:
-    """Print a table and write its files.
-
-    Args:
-        table: the table.
-        records: records of all cells.
-        curves: validation accuracies of the training runs, for the figure.
-        folder: folder of the files.
-        options: options of the command line.
-        device: device on which the table was measured.
-        command: command that makes the table, without its budget.
-        trained: devices of the training runs, from `devices_of`.
-    """
+    """Measure a table, print it and write its files; `command` is the one that makes it, without its budget."""
     from eval.papers.figure import draw_table
     from eval.plotting.options import draw
 
-    title = heading(table, options.budget, table.budget(options.budget), options.split)
+    cells, curves = measure_table(table, groups, options, device)
+    title = heading(table, options.budget, options.split)
     head = environment(header_words(options), device)
-    measured_on = head[1].removeprefix("device: ")
-    below = notes(table, options.budget, records, command, measured_on, options.split)
-    below += [f"Trained on: {line}." for line in trained]
+    below = notes(table, options.budget, cells, command, head[1].removeprefix("device: "), options.split)
+    below += [f"Trained on: {line}." for line in devices_of(groups)]
     described = [*lines_of(table, options.name), f"title: {title}", *(f"note: {line}" for line in below)]
     report = Report(folder, stem_of(options), [*head, *described], has_folder=False)
-    report.write(records)
+    report.write(cells)
     written = [report.csv]
     if curves:
         written.append(report.csv.with_suffix(".curves.csv"))
         write_csv(written[-1], curves, head)
-    figure = draw(partial(draw_table, table, records, curves), options)
-    written += publish(blocks(table, records), below, figure, report.csv, options, title)
+    figure = draw(partial(draw_table, table, cells, curves), options)
+    written += publish(blocks(table, cells), below, figure, report.csv, options, title)
     if figure is None:
         print("\nThere is no figure yet: nothing that it would show is measured.")
     print("", *written, sep="\n")
+
+
+def image_options(options: argparse.Namespace) -> list[str]:
+    """Return the options of a command line that choose other images than those of the budget."""
+    split = ["--split", options.split] if options.split != "test" else []
+    return split + (["--images", str(options.images)] if options.images is not None else [])
+
+
+def header_words(options: argparse.Namespace) -> list[str]:
+    """Return the arguments that the first lines of a table's CSV file name, without the places of files."""
+    return ["table", options.name, "--budget", options.budget, *image_options(options)]
+
+
+def stem_of(options: argparse.Namespace) -> str:
+    """Return the name of a table's files, which names other images than those of the budget.
+
+    It is BUDGET, or for example BUDGET.val or BUDGET.40-images, so that one result does not replace another.
+    """
+    words = [options.budget] if options.split == "test" else [options.budget, options.split]
+    return ".".join([*words, f"{options.images}-images"] if options.images is not None else words)
+
+
+def lines_of(table: TableFile, name: str) -> list[str]:
+    """Return the comment lines that describe a table: one line, or none for a table of the project."""
+    if name == table.name:
+        return []
+    content = {
+        **{"title": table.title, "evaluation": table.evaluation, "figure": table.figure},
+        "rows": {row: {"label": spec.label, "x": spec.x} for row, spec in table.rows.items()},
+        "data": {data: {"label": spec.label, "x": spec.x} for data, spec in table.data.items()},
+        "columns": {
+            name: {key: spec[key] for key in ("measure", "x") if key in spec} for name, spec in table.columns.items()
+        },
+    }
+    return [f"{PREFIX}{json.dumps(content)}"]
+
+
+def described_table(name: str, header: Sequence[str]) -> TableFile:
+    """Return the table of a CSV file, from its YAML file where it is found, else from the first lines.
+
+    Args:
+        name: name of the table on the command line that wrote the CSV file.
+        header: comment lines of the CSV file.
+
+    Raises:
+        FileNotFoundError: neither exists, as for CSV files of former versions.
+        ValueError: an unknown table.
+    """
+    kept = next((line.removeprefix(f"# {PREFIX}") for line in header if line.startswith(f"# {PREFIX}")), None)
+    if kept is None or Path(name).expanduser().exists():
+        return find_table(name)
+    return build(TableFile, json.loads(kept), name, path=Path(name), name=Path(name).stem)

@@ -13,7 +13,7 @@ import yaml
 
 from eval.cli import import_first, parse_arguments
 from eval.papers.plan import make_plan
-from eval.papers.table_file import read_table
+from eval.papers.read import read_table
 from performer_string import ViTConfig
 from tests.helpers.pages import PAGES, REPOSITORY, blocks, commands
 from train import cli, publish, sweep

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eval.papers.blocks import attention_note
-from eval.papers.table_file import FILE, PAPERS, read_table
+from eval.papers.printed import note_on_attention
+from eval.papers.read import FILE, PAPERS, read_table
 from eval.report import read_csv
 
 STORED = [csv for csv in sorted(PAPERS.glob("*/*.csv")) if ".curves" not in csv.name]
@@ -20,5 +20,5 @@ def test_stored_tables_have_the_figures_and_notes_of_their_files(csv):
         assert record["published"] == table.published_text(*of), of
     for ending in (".csv", ".md", ".tex"):
         text = csv.with_suffix(ending).read_text()
-        for note in (table.differs, table.aside, *attention_note(table)) if "published" in records[0] else ():
+        for note in (table.differs, table.aside, *note_on_attention(table)) if "published" in records[0] else ():
             assert note in text, (ending, note)

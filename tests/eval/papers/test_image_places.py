@@ -7,8 +7,8 @@ import yaml
 
 from eval.papers.image_places import place_images
 from eval.papers.plan import make_plan
-from eval.papers.table_file import read_table
-from tests.eval.papers.test_table_checks import TABLE
+from eval.papers.read import read_table
+from tests.eval.papers.test_check import TABLE
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def test_a_set_is_in_the_folder_of_its_recipe_itself(folder, tmp_path):
     """As `train fit` takes it. Below `--data`, which may hold several sets, it is in a folder of its name."""
     own = folder("own")
     assert place_images("imagenet", None, str(own)) == {"data.root": str(own)}
-    assert place_images("imagenet", own) is None
-    assert place_images("imagenet", None, str(tmp_path / "nowhere")) is None
+    for missing in (place_images("imagenet", own), place_images("imagenet", None, str(tmp_path / "nowhere"))):
+        assert str(missing).startswith("no imagenet images: put them in ")
 
 
 def test_a_source_whose_folders_are_not_known_here(tmp_path):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eval.papers import estimate, listing, table_file
-from eval.papers.estimate import duration, read_times
+from eval.papers import estimate, listing, read
+from eval.papers.estimate import duration
 from eval.papers.group import Group
-from eval.papers.listing import time_left
+from eval.papers.listing import read_times, time_left
 from eval.papers.plan import make_plan
-from eval.papers.table_file import all_tables, find_table
+from eval.papers.read import all_tables, find_table
 from performer_string import ViTConfig
 from train.runs.environment import ROOT
 
@@ -114,7 +114,7 @@ def test_a_slow_model_takes_one_step(tmp_path, monkeypatch):
 
 
 def test_an_installation_without_the_tables_says_where_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_file, "PAPERS", tmp_path / "experiments")
+    monkeypatch.setattr(read, "PAPERS", tmp_path / "experiments")
     for call in (lambda: list(all_tables()), lambda: find_table("liere-2d")):
         with pytest.raises(FileNotFoundError, match=r"of the repository, .*clone the repository"):
             call()

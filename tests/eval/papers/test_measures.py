@@ -11,6 +11,7 @@ import torch
 from scipy.stats import ttest_rel
 
 from eval.papers.measures import (
+    Measured,
     best_by_test,
     best_validation,
     difference,
@@ -20,7 +21,7 @@ from eval.papers.measures import (
     p_value,
 )
 from eval.papers.measures import relative_drop as drop_of
-from eval.papers.results import Measured, Results
+from eval.papers.results import NoValueError, Results
 from eval.papers.write import training_curves
 from tests.helpers.runs import write_log
 
@@ -49,7 +50,8 @@ def test_best_by_test_is_the_best_epoch_of_each_seed_and_not_the_one_that_valida
     cell = best_by_test(results, Runs(runs))
     assert (cell.value, cell.low, cell.high, cell.seeds) == (pytest.approx(65), pytest.approx(60), pytest.approx(70), 2)
     old = write_log(tmp_path / "old", {"val/accuracy": {0: 0.5}})
-    assert best_by_test(results, Runs([runs[0], old])).text == "not recorded"
+    with pytest.raises(NoValueError, match="not recorded"):
+        best_by_test(results, Runs([runs[0], old]))
 
 
 def test_best_validation_is_the_mean_of_the_best_of_each_seed(tmp_path):
@@ -78,7 +80,8 @@ def test_epochs_to_the_last_accuracy_of_the_reference(tmp_path, monkeypatch, uni
         {("set", n, ""): g for n, g in groups.items()}, torch.device("cpu"), references={"fast": "base", "slow": "base"}
     )
     assert epochs_to(results, groups["fast"], unit).value == pytest.approx(expected)
-    assert epochs_to(results, groups["slow"], unit).text == "not reached"
+    with pytest.raises(NoValueError, match="not reached"):
+        epochs_to(results, groups["slow"], unit)
     places = [row["epoch"] for row in training_curves(results) if row["row"] == "fast"]
     assert places == [2, 4, 6, 8]
 

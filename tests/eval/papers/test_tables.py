@@ -18,7 +18,7 @@ from eval import cli
 from eval.encodings import translations
 from eval.papers import estimate, results
 from eval.papers.plan import make_plan
-from eval.papers.table_file import PAPERS, all_tables, find_table, table_content
+from eval.papers.read import PAPERS, all_tables, find_table, table_content
 from eval.report import read_csv
 from tests.helpers.tiny_images import write_all
 from train import cli as train_cli

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from eval.papers import write
-from eval.papers.blocks import OUTSIDE, missing_cells, note_on_tests, notes
+from eval.papers.cells import MEASURED, NOT_RUN, cell_text, correct_tests
 from eval.papers.command import command_of
-from eval.papers.records import MEASURED, NOT_RUN, cell_of, correct_tests
-from eval.papers.report_command import parts_of
-from eval.papers.run_evaluation import arguments_of, run_evaluation
-from eval.papers.table_spec import Budget, DataSpec, RowSpec, TableFile
-from eval.papers.write import devices_of, show_table
+from eval.papers.evaluation import arguments_of, run_evaluation
+from eval.papers.group import OUTSIDE
+from eval.papers.printed import note_on_missing, note_on_tests, notes
+from eval.papers.report import parts_of
+from eval.papers.table import Budget, DataSpec, RowSpec, TableFile
+from eval.papers.write import devices_of, write_table
 from train.data.sizes import Views
 
 
@@ -45,8 +46,8 @@ def test_numbers_of_parameters():
         Path("mine.yaml"), "mine", "Mine", columns=columns, data={"set": DataSpec()}, rows={"r": RowSpec()}
     )
     cell = {"state": MEASURED, "low": "", "high": "", "holm": "", "text": ""}
-    assert cell_of(table, {**cell, "column": "all", "value": 0.1184}) == "0.118"
-    assert cell_of(table, {**cell, "column": "encoding", "value": 384.0}) == "384"
+    assert cell_text(table, {**cell, "column": "all", "value": 0.1184}) == "0.118"
+    assert cell_text(table, {**cell, "column": "encoding", "value": 384.0}) == "384"
 
 
 def test_videos_are_tested_by_the_views_of_the_budget(tmp_path, monkeypatch):
@@ -54,8 +55,8 @@ def test_videos_are_tested_by_the_views_of_the_budget(tmp_path, monkeypatch):
     budgets = {"cpu": Budget(), "full": Budget(views="5x3")}
     table = TableFile(Path("mine.yaml"), "mine", "Mine", columns={"a": {"measure": "accuracy"}}, budgets=budgets)
     used = []
-    monkeypatch.setattr(write, "all_records", lambda table, results: [used.append(results.views)])
-    monkeypatch.setattr(write, "correct_tests", lambda table, records: None)
+    monkeypatch.setattr(write, "all_cells", lambda table, results: [used.append(results.views)])
+    monkeypatch.setattr(write, "correct_tests", lambda table, cells: None)
     for name in budgets:
         options = SimpleNamespace(budget=name, images=None, split="test")
         write.measure_table(table, [], options, torch.device("cpu"))
@@ -68,16 +69,16 @@ def test_videos_are_tested_by_the_views_of_the_budget(tmp_path, monkeypatch):
     assert "over 40 test videos, each by the mean of 5x3 views; one seed" in said["full"]
 
 
-def test_a_table_of_validation_images_says_so_and_stands_beside_that_of_test_images(tmp_path, capsys):
+def test_a_table_of_validation_images_says_so_and_stands_beside_that_of_test_images(tmp_path, monkeypatch, capsys):
     table = table_of_budgets()
     value = {"value": 50.0, "low": 40.0, "high": 60.0, "images": 40, "seeds": 1, "text": ""}
     both = [outside("here", "a", state=MEASURED, why="", **value), outside("here", "b", published="2")]
     shown = {"name": "mine", "budget": "cpu", "data": None, "imports": [], "out": tmp_path, "title": None}
     shown |= {"intervals": "brackets", "width": None, "format": ["png"], "table": ["markdown", "latex"]}
+    monkeypatch.setattr(write, "measure_table", lambda *_: (both, []))
     for split, images in (("test", None), ("val", 40)):
         options = SimpleNamespace(**shown, split=split, images=images)
-        command = command_of(table, options)
-        show_table(table, both, [], tmp_path / "mine", options, torch.device("cpu"), command, [])
+        write_table(table, [], tmp_path / "mine", options, torch.device("cpu"), command_of(table, options))
     names = [f"cpu{kind}.{ending}" for kind in ("", ".val.40-images") for ending in ("csv", "md", "png", "tex")]
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == names
     test, val = ((tmp_path / "mine" / f"cpu{kind}.csv").read_text() for kind in ("", ".val.40-images"))
@@ -97,12 +98,12 @@ def test_a_table_made_by_an_evaluation_passes_its_images_on(tmp_path, capsys):
     table = TableFile(Path("mine.yaml"), "mine", "Mine", evaluation="resolution", budgets={"cpu": Budget()})
     shown = {"name": "mine", "budget": "cpu", "device": "cpu", "split": "val", "images": 12, "no_train": True}
     options = SimpleNamespace(**shown, width=None, title=None, intervals="brackets", format=["png"], table=["markdown"])
-    arguments = arguments_of(table, "cpu", [], tmp_path, options)
+    arguments = arguments_of(table, [], tmp_path, options)
     assert "--split val --images 12" in " ".join(arguments)
     table.evaluation = "latency"
     (tmp_path / "cpu.val.12-images.md").write_text("of other images")
     with pytest.raises(SystemExit):
-        run_evaluation(table, "cpu", [], tmp_path, options)
+        run_evaluation(table, [], tmp_path, options)
     shown = capsys.readouterr()
     assert "of other images" not in shown.out
     assert "--split val" in shown.err
@@ -132,7 +133,7 @@ def outside(data: str, row: str, **changes) -> dict:
 
 def test_missing_cells_have_the_command_of_a_budget_that_contains_them():
     def said(*records):
-        return missing_cells(table_of_budgets(), "cpu", [ran, *records], COMMAND)
+        return note_on_missing(table_of_budgets(), "cpu", [ran, *records], COMMAND)
 
     ran = outside("here", "a", value=50.0, state=MEASURED, why="")
     theirs = [outside("theirs", row, published="1") for row in ("a", "b")]
@@ -145,7 +146,7 @@ def test_missing_cells_have_the_command_of_a_budget_that_contains_them():
 def test_cells_that_are_not_printed_are_counted():
     """Those of a printed line count as not run, since they are printed so; those of no budget are no cells."""
     records = [outside("theirs", "a", published="1"), outside("theirs", "a", column="loss"), outside("here", "b")]
-    printed, hidden = missing_cells(table_of_budgets(), "cpu", [*records, outside("never", "a")], COMMAND)
+    printed, hidden = note_on_missing(table_of_budgets(), "cpu", [*records, outside("never", "a")], COMMAND)
     assert printed == f"2 cells not run (not in this budget): {COMMAND} --budget full"
     assert hidden.startswith("1 cell of models outside this budget")
     assert hidden.endswith(f"not shown: {COMMAND} --budget gpu")
@@ -187,4 +188,4 @@ def test_one_test_in_two_columns_counts_once_in_the_correction():
     cells = [outside("here", "b", column=name, value=p, state=MEASURED, low="") for name, p in values.items()]
     correct_tests(table, cells)
     assert [cell["holm"] for cell in cells] == [0.02, 0.02, 0.04]
-    assert [cell_of(table, cell) for cell in cells] == ["0.01; 0.02", "1.0e-02; 2.0e-02", "0.04; 0.04"]
+    assert [cell_text(table, cell) for cell in cells] == ["0.01; 0.02", "1.0e-02; 2.0e-02", "0.04; 0.04"]

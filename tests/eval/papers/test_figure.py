@@ -10,11 +10,11 @@ import yaml
 from matplotlib.figure import Figure
 
 from eval.cli import main
+from eval.papers.cells import MEASURED
 from eval.papers.figure import draw_table, interval_note, place_ticks
-from eval.papers.records import MEASURED
-from eval.papers.table_file import find_table, read_table
-from eval.papers.table_head import lines_of
-from eval.papers.table_spec import DataSpec, RowSpec, TableFile
+from eval.papers.read import find_table, read_table
+from eval.papers.table import DataSpec, RowSpec, TableFile
+from eval.papers.write import lines_of
 from eval.report import write_csv
 
 ROWS = {"under": RowSpec(), "over": RowSpec()}

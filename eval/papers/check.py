@@ -1,28 +1,28 @@
-"""Check the file of a table before the first training; errors suggest the nearest name for an unknown one."""
+"""Check a table before the first training; errors suggest the nearest name for an unknown one."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_origin
 
 from eval.evaluations import EVALUATIONS
-from eval.papers.figure import DEFAULT, KINDS, OVER
-from eval.papers.measures import MEASURES, OF_CELLS, OF_CONFIG
-from eval.papers.results import CHANGES, Results
-from eval.papers.table_spec import TableFile
+from eval.papers.cells import number_format
+from eval.papers.figure import DEFAULT, KINDS
+from eval.papers.measures import MEASURES, OF_CONFIG
+from eval.papers.results import Results
+from eval.papers.table import TableFile
 from performer_string.models.config import patch_grid
-from performer_string.utils.registry import lookup, nearest
+from performer_string.utils.registry import choose, lookup, nearest
 from performer_string.utils.validation import check_type
-from train.data.sizes import Size, Views
+from train.data.sizes import Size
 
 NEEDED = {
     "data": "sets of images to train on",
     "rows": "the models to train",
     "columns": "what to measure, such as columns: {accuracy (%): {measure: accuracy}}",
 }
-CHECKPOINTS = ("last", "best")
+GIVEN = ("self", "results", "group", "value", "table", "cells", "curves")  # parameters that are no options
 OF_TWO = ("difference", "p-value")  # measures of a row and its reference
 
 
@@ -38,11 +38,6 @@ def check_parts(table: TableFile) -> None:
     """Raise a ValueError for a table without the parts that its training runs, measures or budgets need."""
     if not table.budgets:
         raise ValueError(f"{table.path} lacks budgets, such as budgets: {{cpu: {{says: one seed}}}}.")
-    for name, budget in table.budgets.items():
-        try:
-            Views.of(budget.views)
-        except ValueError as error:
-            raise ValueError(f"{table.path}, budget {name}: {error}") from None
     sets = [name for name, spec in table.data.items() if not (spec.recipe or table.recipe)]
     if table.rows and sets:
         raise ValueError(f"{table.path} lacks recipe, the path of a YAML file, for the images of {', '.join(sets)}.")
@@ -61,58 +56,42 @@ def check_columns(table: TableFile) -> None:
             raise ValueError(f"{table.path}: the column {column!r} needs a measure: one of {', '.join(MEASURES)}.")
         measure = lookup(f"measure of {table.path}", str(spec["measure"]), MEASURES)
         where = f"{table.path}: the column {column!r}, of the measure {spec['measure']},"
-        check_options(where, spec, [*OF_CELLS, *options_of(measure)])
-        check_values(table.path, spec)
+        check_options(where, spec, number_format, measure, *([Results.of_images] if takes_more(measure) else []))
         if spec["measure"] in OF_TWO and not (table.reference or any(row.reference for row in table.rows.values())):
             raise ValueError(f"{where} needs a reference: the name of a row that others are compared to.")
 
 
-def check_measures(table: TableFile, head: str) -> None:
-    """Raise a ValueError where columns need one class per image, and a model has a dense head."""
-    columns = {} if table.evaluation else table.columns
-    trained = [column for column, spec in columns.items() if spec["measure"] not in OF_CONFIG]
-    if head == "dense" and trained:
-        raise ValueError(
-            f"head dense has a class for each pixel, and the column {trained[0]!r} is of the class of each image: take "
-            f"evaluation: dense in place of columns, or head: class."
-        )
+def takes_more(function: Callable[..., Any]) -> bool:
+    """Return whether a function passes further options on."""
+    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
 
 
-def options_of(measure: Callable[..., Any]) -> list[str]:
-    """Return the options of a measure, including those of image results where it passes options on."""
-    parameters = inspect.signature(measure).parameters
-    names = [name for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD]
-    if len(names) < len(parameters):
-        names += [name for name in inspect.signature(Results.of_images).parameters if name not in ("self", "what")]
-    return [name for name in names if name not in ("results", "group")]
-
-
-def check_options(where: str, options: Iterable[Any], known: Iterable[str]) -> None:
-    """Raise a ValueError for an unknown option, with the nearest known one."""
-    known = list(dict.fromkeys(known))
-    for name in options:
+def check_options(where: str, options: Mapping[str, Any], *functions: Callable[..., Any]) -> None:
+    """Raise a ValueError for an option that no function has, or for a value of another type or name than annotated."""
+    parameters = [p for each in functions for p in inspect.signature(each, eval_str=True).parameters.values()]
+    known = {p.name: p.annotation for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in GIVEN}
+    for name, value in options.items():
         if name not in known:
             raise ValueError(f"{where} has no option {name!r}.{nearest(name, known)} Its options: {', '.join(known)}.")
+        check_type(f"{where} {name}", value, known[name])
+        if get_origin(known[name]) is Literal:
+            choose(f"{name} of {where}", value, known[name])
 
 
-def check_values(path: Path, spec: Mapping[str, Any]) -> None:
-    """Raise a ValueError for an option of a column with an unknown name, or a value of another type."""
-    for option, kind in (("digits", int), ("scientific", bool), ("size", int | str), ("x", float)):
-        if option in spec:
-            check_type(f"{option} of a column of {path}", spec[option], kind)
-    if "size" in spec:
-        try:
-            Size.of(spec["size"])
-        except ValueError as error:
-            raise ValueError(f"{path}: size of a column: {error}") from None
-    for name, known in (("checkpoint", dict.fromkeys(CHECKPOINTS)), ("change", CHANGES)):
-        if spec.get(name):
-            lookup(f"{name} of {path}", str(spec[name]), known)
+def check_model(table: TableFile, head: str, patch: Sequence[int]) -> None:
+    """Raise a ValueError for a column that a model of the table cannot have.
 
-
-def check_column_sizes(table: TableFile, patch: Sequence[int]) -> None:
-    """Raise a ValueError for a column with images that a model with these patches does not take."""
-    for column, spec in table.columns.items():
+    Args:
+        table: the table.
+        head: head of the model; that of `dense` has a class for each pixel, and columns need one for each image.
+        patch: sizes of the model's patches, which divide those of its images.
+    """
+    for column, spec in {} if table.evaluation else table.columns.items():
+        if head == "dense" and spec["measure"] not in OF_CONFIG:
+            raise ValueError(
+                f"head dense has a class for each pixel, and the column {column!r} is of the class of each image: take "
+                f"evaluation: dense in place of columns, or head: class."
+            )
         if "size" in spec:
             try:
                 patch_grid(Size.of(spec["size"]), patch)
@@ -122,17 +101,11 @@ def check_column_sizes(table: TableFile, patch: Sequence[int]) -> None:
 
 def check_figure(table: TableFile) -> None:
     """Raise a ValueError for a figure with an unknown kind, column or option."""
-    if not table.figure:
-        return
     options = {name: value for name, value in table.figure.items() if name != "kind"}
     draw = lookup(f"kind of the figure of {table.path}", str(table.figure.get("kind", DEFAULT)), KINDS)
-    known = [name for name in inspect.signature(draw).parameters if name not in ("table", "records", "curves")]
-    check_options(f"{table.path}: figure", options, known)
-    check_type(f"{table.path}: columns of the figure", options.get("columns", []), list[Any])
-    columns = [*options.get("columns", []), *([options["column"]] if options.get("column") else [])]
-    for column in columns:
+    check_options(f"{table.path}: figure", options, draw)
+    for column in [*options.get("columns", []), *filter(None, [options.get("column")])]:
         lookup(f"column in the figure of {table.path}", str(column), table.columns)
-    lookup(f"over in the figure of {table.path}", str(options.get("over", "column")), OVER)
 
 
 def check_names(table: TableFile) -> None:
@@ -146,7 +119,6 @@ def check_names(table: TableFile) -> None:
         (f"reference of {path}", [table.reference], rows),
         *((f"row that {row} starts from", [spec.start_from], rows) for row, spec in rows.items()),
         *((f"reference of {row}", [spec.reference], rows) for row, spec in rows.items()),
-        *((f"attention of {row}", spec.only, table.attention) for row, spec in rows.items()),
         (f"set of a budget of {path}", [name for b in budgets for name in (*b.sets(table), *b.each)], table.data),
         (f"row of a budget of {path}", [row for b in budgets for row in (*(b.rows or ()), *b.by_row)], rows),
     ]

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from eval import cli
-from eval.papers import table_file
+from eval.papers import read
 from eval.papers.plan import make_plan
-from eval.papers.table_file import read_table
+from eval.papers.read import read_table
 from train.runs.environment import ROOT
 from train.sweeps.runner import SweepRunner
 
@@ -80,6 +80,8 @@ def test_columns_are_not_inherited(refusal):
             {"data": {"cells": {}}, "recipe": "segment"},
             "cells.one.linear: head dense has a class for each pixel, and the column 'accuracy (%)' is of the class of",
         ),
+        ({"columns": {"a": {"measure": "epochs-to", "unit": "time"}}}, "Did you mean 'times'?"),
+        ({"data": {"photos": {"fields": {"data.source": "folders"}}}}, "Did you mean 'folder'?"),
         ({"recipe": "nowhere.yaml"}, "there is no recipe nowhere.yaml"),
         (
             {"rows": {"one": {"fields": {"model.vit.encoding": "mine"}}}},
@@ -97,20 +99,16 @@ def test_unknown_names(refusal, changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"budgets": {"cpu": {"seeds": 3}}}, "mine.yaml: cpu: seeds must be list[int], not 3."),
+        ({"budgets": {"cpu": {"seeds": 3}}}, "mine.yaml: cpu of budgets: seeds must be list[int], not 3."),
         ({"budgets": {"cpu": 3}}, "cpu of budgets must be dict"),
-        ({"budgets": {"cpu": {"data": 3}}}, "cpu: data must be dict[str, str] | list[str] | None, not 3."),
-        ({"budgets": {"cpu": {"each": {"arrow": 3}}}}, "cpu: arrow of each must be dict"),
-        ({"budgets": {"cpu": {"rows": "one"}}}, "cpu: rows must be list[str] | None, not 'one'."),
-        ({"budgets": {"cpu": {"fields": [1]}}}, "cpu: fields must be dict"),
-        (
-            {"budgets": {"cpu": {"views": "15"}}},
-            "mine.yaml, budget cpu: views are segments x crops",
-        ),
+        ({"budgets": {"cpu": {"data": 3}}}, "cpu of budgets: data must be dict[str, str] | list[str] | None, not 3."),
+        ({"budgets": {"cpu": {"each": {"arrow": 3}}}}, "cpu of budgets: arrow of each must be dict"),
+        ({"budgets": {"cpu": {"rows": "one"}}}, "cpu of budgets: rows must be list[str] | None, not 'one'."),
+        ({"budgets": {"cpu": {"fields": [1]}}}, "cpu of budgets: fields must be dict"),
+        ({"budgets": {"cpu": {"views": "15"}}}, "mine.yaml: arrow.one.linear: views are segments x crops"),
         ({"budgets": {"cpu": {"views": "5x3"}}}, "mine.yaml: arrow.one.linear: 5x3 views are of videos in files, and"),
         ({"rows": ["one", "two"]}, "mine.yaml: rows must be dict"),
-        ({"rows": {"one": {"only": "linear"}}}, "one: only must be list[str], not 'linear'."),
-        ({"rows": {"one": {"x": "left"}}}, "one: x must be float | None, not 'left'."),
+        ({"rows": {"one": {"x": "left"}}}, "one of rows: x must be float | None, not 'left'."),
         ({"attention": {"linear": 3}}, "linear of attention must be dict"),
         ({"columns": ["accuracy"]}, "mine.yaml: columns must be dict"),
         ({"columns": {"a": {"measure": ["accuracy"]}}}, "unknown measure"),
@@ -119,7 +117,7 @@ def test_unknown_names(refusal, changes, message):
             {"published": [{"place": "1", "data": "arrow", "columns": ["a"], "values": {"one": 3}}]},
             "published: one of values must be list",
         ),
-        ({"figure": {"kind": "lines", "columns": 3}}, "columns of the figure must be list"),
+        ({"figure": {"kind": "lines", "columns": 3}}, "figure columns must be list"),
         ({"reference": 3}, "mine.yaml: reference must be str, not 3."),
         ({"rows": {"one": {"start_from": "one"}}}, "one starts from one, which itself starts from one"),
     ],
@@ -133,14 +131,6 @@ def test_what_is_empty_is_as_if_it_were_not_there(tmp_path):
     path.write_text(yaml.safe_dump({**TABLE, "fields": None, "attention": {"linear": None}, "rows": {"1": None}}))
     table = read_table(path)
     assert (table.fields, table.attention, list(table.rows)) == ({}, {"linear": {}}, ["1"])
-
-
-def test_kinds_of_attention_that_a_row_does_not_have_are_not_trained(tmp_path):
-    path = tmp_path / "mine.yaml"
-    rows = {"one": {"only": ["linear"]}, "two": {"start_from": "one"}}
-    path.write_text(yaml.safe_dump({**TABLE, "rows": rows}))
-    groups = make_plan(read_table(path), "cpu", None, tmp_path / "runs")
-    assert {group.model for group in groups if group.folders} == {"arrow.one.linear", "arrow.two.linear"}
 
 
 def test_a_recipe_by_its_name(tmp_path):
@@ -186,7 +176,7 @@ def test_the_status_after_a_signal_and_after_a_failure(tmp_path, monkeypatch, nu
 
 
 def test_a_circle_of_tables(refusal, tmp_path, monkeypatch):
-    monkeypatch.setattr(table_file, "PAPERS", tmp_path)
+    monkeypatch.setattr(read, "PAPERS", tmp_path)
     for name, base in (("one", "two"), ("two", "one"), ("self", "self")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "table.yaml").write_text(f"title: {name}\nextends: {base}\n")

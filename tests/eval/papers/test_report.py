@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 import pytest
 
 from eval import cli
-from eval.papers.estimate import Time, keep_times, read_times
-from eval.papers.not_run import NotRun, not_run
+from eval.papers.listing import Time, keep_times, read_times
+from eval.papers.read import find_table
+from eval.papers.report import not_run
 from eval.papers.report_page import TableRun, html_table, page, split_text
-from eval.papers.table_file import find_table
 
 TEXT = """**Two <encodings> (cpu budget: one seed)**
 
@@ -60,7 +60,7 @@ def test_text_is_split_into_tables_and_notes():
 
 def test_page_needs_nothing_from_elsewhere():
     part = TableRun("two", "cpu", TEXT, ["command: python -m eval table two", "device: a <CPU>"], b"PNG")
-    rows = [NotRun("sparse-cayley", "cpu", "two <epochs>", "24 training runs")]
+    rows = [{"table": "sparse-cayley", "what it trains": "two <epochs>", "command": "sparse-cayley --budget cpu"}]
     text = page([part], rows, ["a <GPU>"])
     tags = Tags()
     tags.feed(text)
@@ -83,15 +83,18 @@ def test_every_budget_that_was_not_run_has_its_reason():
     tables = [find_table(name) for name in ("liere-2d", "liere-3d", "liere-flops")]
     done = {("liere-2d", "cpu"), ("liere-flops", "cpu")}
     times = {("liere-2d", "gpu"): Time("liere-2d", "gpu", 27, 3600, "a CPU")}
-    rows = {(row.table, row.budget): row for row in not_run(tables, done, times)}
+    rows = dict(not_run(tables, done, times))
     assert {key[1] for key in rows if key[0] == "liere-2d"} == set(tables[0].budgets) - {"cpu"}
-    assert rows["liere-2d", "gpu"].why == "60 training runs, 2.2 h"  # CIFAR-10 is that of the table that was run
-    assert rows["liere-2d", "full"].why == "80 training runs; needs CIFAR-100 and ImageNet-1k, which no table here has"
-    assert rows["liere-2d", "folder"].why == "20 training runs; needs your images, which no table here has"
-    assert rows["liere-3d", "cpu"].why == "12 training runs"  # a generated task
-    assert rows["liere-3d", "full"].why == "18 training runs; needs UCF101, which no table here has"
-    assert rows["liere-flops", "gpu"].why == "nothing to train"
-    assert rows["liere-2d", "gpu"].says == tables[0].budgets["gpu"].says
+    assert rows["liere-2d", "gpu"]["why not"] == "60 training runs, 2.2 h"  # CIFAR-10 is that of the table that was run
+    assert (
+        rows["liere-2d", "full"]["why not"]
+        == "80 training runs; needs CIFAR-100 and ImageNet-1k, which no table here has"
+    )
+    assert rows["liere-2d", "folder"]["why not"] == "20 training runs; needs your images, which no table here has"
+    assert rows["liere-3d", "cpu"]["why not"] == "12 training runs"  # a generated task
+    assert rows["liere-3d", "full"]["why not"] == "18 training runs; needs UCF101, which no table here has"
+    assert rows["liere-flops", "gpu"]["why not"] == "nothing to train"
+    assert rows["liere-2d", "gpu"]["what it trains"] == tables[0].budgets["gpu"].says
 
 
 def test_times_are_kept_beside_former_ones(tmp_path):
