@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -29,15 +29,31 @@ class Shown:
         plot: function that returns the figure, or None where there is nothing to show.
         summary: function that returns the rows of the table on the terminal; by default all rows.
         notes: function that returns lines of text beneath the table.
-        read_files: function that reads further files beside the CSV file, before `eval plot` draws the figure.
+        place_files: function that returns the rows with the paths of further files, which are beside the CSV file
+            whose path is its second argument.
         names: columns whose values have labels; the first one can be ordered.
     """
 
     plot: Callable[[Sequence[Row]], Figure | None]
     summary: Callable[[Sequence[Row]], list[Row]] = list
     notes: Callable[[Sequence[Row]], list[str]] = lambda rows: []
-    read_files: Callable[[Sequence[Row], Path], None] = lambda rows, csv: None
+    place_files: Callable[[Sequence[Row], Path], list[Row]] = lambda rows, csv: list(rows)
     names: tuple[str, ...] = ("model",)
+
+
+class Measuring:
+    """The rows of an evaluation as they are measured, and what it returns after them.
+
+    Args:
+        rows: what `evaluate` has returned, usually a generator.
+    """
+
+    def __init__(self, rows: Iterable[Row]):
+        self.rows: Any = rows
+        self.returned: Any = None
+
+    def __iter__(self) -> Iterator[Row]:
+        self.returned = yield from self.rows
 
 
 @dataclass(frozen=True)
@@ -47,9 +63,11 @@ class Evaluation:
     Attributes:
         description: description for `--help`, with the columns of the CSV file: the module's docstring.
         add_arguments: function that adds the options to a parser.
-        evaluate: function that yields the rows, each a mapping from columns to values.
+        evaluate: function that yields the rows, each a mapping from columns to values. What it returns after them is
+            given to `files`.
         shown: functions that make the table and figure.
-        files: function that writes further files (NAME.json, or in the folder NAME) and returns their paths.
+        files: function that writes further files (NAME.json, or in the folder NAME) and returns their paths. Its
+            arguments are the rows, what `evaluate` has returned, the options and the path of the CSV file.
         status: function that returns the exit status for the rows.
         on_cpu: whether the evaluation always runs on the CPU and has no option `--device`.
         line: function that describes a finished row in a line, which long evaluations write at once to a log file;
@@ -60,7 +78,7 @@ class Evaluation:
     add_arguments: Callable[[argparse.ArgumentParser], None]
     evaluate: Callable[[argparse.Namespace, torch.device], Iterable[Row]]
     shown: Shown
-    files: Callable[[Sequence[Row], argparse.Namespace, Path], list[Path]] = lambda rows, options, csv: []
+    files: Callable[[Sequence[Row], Any, argparse.Namespace, Path], list[Path]] = lambda *of_rows: []
     status: Callable[[Sequence[Row]], int] = lambda rows: 0
     on_cpu: bool = False
     line: Callable[[Row], str] = lambda row: ""

@@ -163,7 +163,7 @@ def redraw(options: argparse.Namespace) -> tuple[Figure | None, list[Row]]:
             f"{', '.join(EVALUATIONS)}."
         )
     report = EVALUATIONS[name].load_report()
-    report.read_files(rows, path)
+    rows = report.place_files(rows, path)
     try:
         shown = for_display(rows, report.names, options)
         return draw(partial(report.plot, shown), options), report.summary(shown)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.argument_types import choose_device
-from eval.evaluations import EVALUATIONS, Command, Evaluation
+from eval.evaluations import EVALUATIONS, Command, Evaluation, Measuring
 from train.utils.imports import import_modules
 
 if TYPE_CHECKING:
@@ -105,12 +105,14 @@ def run(
     device = choose_device(getattr(options, "device", "cpu"))
     header = [*environment(arguments, device), *head]
     report = Report(output_folder(options), name or options.command, header, not name)
-    rows = report.collect(evaluation.evaluate(options, device), evaluation.line)
+    measuring = Measuring(evaluation.evaluate(options, device))
+    rows = report.collect(measuring, evaluation.line)
     if not rows:
         raise ValueError(f"eval {options.command} has measured nothing: these options leave no model, size or method.")
     with report.lock(), paper_style(options.width):
         report.write(rows)
-        more = evaluation.files(rows, options, report.csv)
+        more = evaluation.files(rows, measuring.returned, options, report.csv)
+    rows = evaluation.shown.place_files(rows, report.csv)
     shown = for_display(rows, evaluation.shown.names, options)
     figure = draw(partial(evaluation.shown.plot, shown), options)
     notes = [*evaluation.shown.notes(shown), *below]

@@ -14,7 +14,7 @@ Columns: `part` (class or difference), `model`, `resolution` (pixels), `split`, 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -41,11 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--errors", type=at_least(1), default=24, help="images in each picture (default: %(default)s)")
 
 
-def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    """Yield a row for each class of each model and resolution, then those of the differences to the first model."""
+def evaluate(options: argparse.Namespace, device: torch.device) -> Generator[Row, None, list[Answers]]:
+    """Yield a row for each class of each model and resolution, then those of the differences to the first model.
+
+    Returns:
+        The answers of each model at each resolution, for `files`.
+    """
     empty = {**dict.fromkeys(COLUMNS, ""), "split": options.split, **options.views.column}
     models = checkpoints.load_models(options)
-    options.answers = answers = list[Answers]()  # for `files`
+    answers = list[Answers]()
     for trained, size in checkpoints.at_each_size(models, options):
         answers.append(answer_images(trained, size, options, device))
         columns = {"part": "class", "model": answers[-1].model, "resolution": size}
@@ -53,6 +57,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     for one, other in pairs(answers):
         columns = {"part": "difference", "model": one.model, "resolution": one.size, "other": other.model}
         yield from ({**empty, **columns, **row} for row in differences(one, other))
+    return answers
 
 
 def line(row: Row) -> str:
@@ -68,14 +73,14 @@ def pairs(answers: Sequence[Answers]) -> Iterator[tuple[Answers, Answers]]:
             yield one, other
 
 
-def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[Path]:
+def files(rows: Sequence[Row], answers: Sequence[Answers], options: argparse.Namespace, csv: Path) -> list[Path]:
     """Write matrices, errors, answers and differences to the folder `confusion`."""
     folder, written = csv.with_suffix(""), list[Path]()
     header = [line.removeprefix("# ") for line in csv.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
-    labels = labels_of(list(dict.fromkeys(answers.model for answers in options.answers)), options)
-    for answers in options.answers:
-        written += write_answers(answers, folder, header, options, labels.get(answers.model))
-    for one, other in pairs(options.answers):
+    labels = labels_of(list(dict.fromkeys(each.model for each in answers)), options)
+    for each in answers:
+        written += write_answers(each, folder, header, options, labels.get(each.model))
+    for one, other in pairs(answers):
         written += write_differences(one, other, folder, options, labels)
     return written
 

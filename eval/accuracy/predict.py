@@ -150,7 +150,7 @@ def status(rows: Sequence[Row]) -> int:
     return int(any(row["error"] != "" for row in rows))
 
 
-def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[Path]:
+def files(rows: Sequence[Row], returned: None, options: argparse.Namespace, csv: Path) -> list[Path]:
     """Write the rows as JSON beside their CSV file."""
     images = [
         {

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from eval import checkpoints
 from eval.accuracy.image_files import find_images
 from eval.accuracy.predict import status
-from eval.accuracy.segment_report import FOLDER, PALETTE, SHARE, SHOWN, place_masks
+from eval.accuracy.segment_report import FOLDER, PALETTE, SHARE, SHOWN
 from eval.accuracy.tiles import check_overlap, predict_tiles
 from eval.evaluations import Evaluation
 from eval.models import class_names, load_model, preprocessing_of
@@ -100,8 +100,12 @@ def write_mask(path: Path, classes: Tensor) -> None:
         image.save(partial_path, format="PNG")
 
 
-def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    """Yield a row for each file, and write its mask."""
+def evaluate(options: argparse.Namespace, device: torch.device) -> Generator[Row, None, Path]:
+    """Yield a row for each file, and write its mask.
+
+    Returns:
+        The folder of the masks, for `files`.
+    """
     check_overlap(options.overlap)
     vit = load_model(options.checkpoint[0], "dense")
     if options.tile is not None:
@@ -112,7 +116,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     vit, paths = fold(vit).to(device), find_images(options.paths)
     folder = output_folder(options)
     folder.mkdir(parents=True, exist_ok=True)
-    options.masks = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=folder))
+    masks = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=folder))
     with vit.cached():
         bar = progress(paths, desc="images", unit="image")
         for path, name in zip(bar, names_of_masks(paths), strict=True):
@@ -125,8 +129,9 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 continue
             seen = preprocess(image, preprocessing, options.side)
             classes = pixel_classes(vit, seen, options.tile, options.overlap, (image.height, image.width))
-            write_mask(options.masks / name, classes)
+            write_mask(masks / name, classes)
             yield make_row(path, names, name, Size.of(seen.shape[1:]), classes)
+    return masks
 
 
 def preprocess(image: Image.Image, preprocessing: Preprocessing, side: int | None) -> Tensor:
@@ -153,14 +158,13 @@ def make_row(
     return {**row, "error": error}
 
 
-def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[Path]:
+def files(rows: Sequence[Row], masks: Path, options: argparse.Namespace, csv: Path) -> list[Path]:
     """Move the masks of the rows to their folder, after that of another command was renamed."""
     folder = csv.with_name(FOLDER)
     folder.mkdir(exist_ok=True)
-    for path in options.masks.iterdir():
+    for path in masks.iterdir():
         os.replace(path, folder / path.name)
-    options.masks.rmdir()
-    place_masks(rows, csv)
+    masks.rmdir()
     return [folder]
 
 

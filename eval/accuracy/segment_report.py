@@ -5,7 +5,7 @@ from __future__ import annotations
 import colorsys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from matplotlib.colors import to_rgb
@@ -30,12 +30,11 @@ PALETTE = [
 ]
 
 
-def place_masks(rows: Sequence[Row], csv: Path) -> None:
-    """Replace the names of masks by their paths, in the folder `segment`, or `segment.1` for `segment.1.csv`."""
+def place_masks(rows: Sequence[Row], csv: Path) -> list[Row]:
+    """Return the rows with the paths of their masks, in the folder `segment`, or `segment.1` for `segment.1.csv`."""
     folder = csv.with_suffix("") if csv.name.startswith(f"{FOLDER}.") else csv.with_name(FOLDER)
-    for row in rows:
-        if row["mask"]:
-            cast(Any, row)["mask"] = str(folder / Path(row["mask"]).name)  # a path in former files
+    paths = [str(folder / Path(row["mask"]).name) if row["mask"] else "" for row in rows]  # a path in former files
+    return [{**row, "mask": path} for row, path in zip(rows, paths, strict=True)]
 
 
 def shares_in(row: Row) -> list[tuple[str, float]]:
@@ -82,4 +81,4 @@ def plot(rows: Sequence[Row]) -> Figure | None:
     return contact_sheet(tiles) if tiles else None
 
 
-SHOWN = Shown(plot, summary, notes, read_files=place_masks)
+SHOWN = Shown(plot, summary, notes, place_files=place_masks)

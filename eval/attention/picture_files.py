@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,16 @@ from train.data.sizes import Size
 
 FOLDER = "pictures"
 Picture = np.ndarray[Any, Any]
-_PICTURES: dict[str, Picture] = {}  # uint8 [H, W], by the names of their files
 
 
-def keep_picture(image: Picture, size: Size) -> str:
-    """Keep the grey picture of an image in memory.
+def grey_picture(image: Picture) -> Picture:
+    """Return the grey picture of an image [H, W, C], uint8 [H, W]."""
+    return np.rint(image.mean(-1)).astype(np.uint8)
 
-    Returns:
-        Name of the picture's file.
-    """
-    picture = np.rint(image.mean(-1)).astype(np.uint8)
-    name = f"image-{size}-{hashlib.sha256(picture.tobytes()).hexdigest()[:8]}.png"
-    _PICTURES[name] = picture
-    return name
+
+def name_of(picture: Picture, size: Size) -> str:
+    """Return the name of a grey picture's file."""
+    return f"image-{size}-{hashlib.sha256(picture.tobytes()).hexdigest()[:8]}.png"
 
 
 def picture_of_file(path: str, size: Size) -> Picture:
@@ -43,36 +40,34 @@ def picture_of_file(path: str, size: Size) -> Picture:
     return np.asarray(ImageOps.fit(open_image(path), (width, height), Image.Resampling.BILINEAR))
 
 
-def write_pictures(rows: Sequence[Row], csv: Path) -> list[Path]:
-    """Write the pictures of rows beside their CSV file, and return the files."""
-    paths = [csv.parent / FOLDER / name for name in names_of_pictures(rows)]
-    for path in paths:
-        with write_aside(path) as partial:
-            Image.fromarray(_PICTURES[path.name]).save(partial)
-    return paths
+def write_pictures(pictures: Mapping[str, Picture], csv: Path) -> list[Path]:
+    """Write grey pictures, by the names of their files, beside a CSV file, and return the files."""
+    for name, picture in pictures.items():
+        with write_aside(csv.parent / FOLDER / name) as partial:
+            Image.fromarray(picture).save(partial)
+    return [csv.parent / FOLDER / name for name in pictures]
 
 
-def read_pictures(rows: Sequence[Row], csv: Path) -> None:
-    """Read the pictures of rows from their files beside a CSV file into memory, and report missing files."""
-    for name in names_of_pictures(rows):
-        path = csv.parent / FOLDER / name
-        if path.is_file():
-            _PICTURES[name] = np.asarray(Image.open(path).convert("L"))
-        elif name not in _PICTURES:
+def place_pictures(rows: Sequence[Row], csv: Path) -> list[Row]:
+    """Return the rows with the paths of their pictures beside a CSV file, and report missing files.
+
+    Rows of older results have no pictures.
+    """
+    paths = {name: csv.parent / FOLDER / name for row in rows if (name := row.get("picture"))}
+    for path in paths.values():
+        if not path.is_file():
             sys.stderr.write(f"{path} is missing: without it the figure may lack its image.\n")
-
-
-def names_of_pictures(rows: Iterable[Row]) -> list[str]:
-    """Return the distinct names of the pictures' files; none for rows of older results."""
-    return list(dict.fromkeys(row["picture"] for row in rows if row.get("picture")))
+    return [{**row, "picture": str(paths.get(row.get("picture"), ""))} for row in rows]
 
 
 def picture_of(row: Row) -> Picture | None:
-    """Return the grey picture beneath the map of a row, [H, W] in [0, 1]; None where its file is missing."""
-    name, file, size = row.get("picture", ""), str(row["image"]), row["resolution"]
-    if name not in _PICTURES:
-        if not Path(file).is_file():
-            return None
-        name = keep_picture(picture_of_file(file, size), size)
-    picture: Picture = _PICTURES[name] / 255
-    return picture
+    """Return the grey picture beneath the map of a row, [H, W] in [0, 1], from its file or that of the image.
+
+    It is None where both are missing.
+    """
+    path, image = Path(row.get("picture", "")), str(row["image"])
+    if path.is_file():
+        return np.asarray(Image.open(path).convert("L")) / 255
+    if not Path(image).is_file():
+        return None
+    return grey_picture(picture_of_file(image, row["resolution"])) / 255

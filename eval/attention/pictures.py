@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from torch import Tensor
 from eval.argument_types import WithoutRepetitions, size_of_images
 from eval.attention.maps import attention_map, has_class_token, layers_of, token_of_patch
 from eval.attention.overlay import AT_QUERY
-from eval.attention.picture_files import keep_picture, picture_of_file, write_pictures
+from eval.attention.picture_files import Picture, grey_picture, name_of, picture_of_file, write_pictures
 from eval.attention.pictures_report import SHOWN
 from eval.checkpoints import MODEL, take_root
 from eval.evaluations import Evaluation
@@ -134,13 +134,13 @@ def load(options: argparse.Namespace) -> dict[str, tuple[ViT, Path]]:
     return {name: (load_model(path, None), path) for name, path in zip(names, options.checkpoint, strict=True)}
 
 
-def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) -> tuple[Tensor, str, str]:
-    """Return a preprocessed image [C, H, W] from a file or the test set, its name and the name of its picture."""
+def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) -> tuple[Tensor, str, Picture]:
+    """Return a preprocessed image [C, H, W] from a file or the test set, its name and its grey picture."""
     preprocessing = preprocessing_of(vit, path)
     if options.example is None:
         file = str(options.image[0])
         try:
-            picture = keep_picture(picture_of_file(file, size), size)
+            picture = grey_picture(picture_of_file(file, size))
             return preprocessing.transform(size)(open_image(file, preprocessing.background)), file, picture
         except OSError as error:
             raise ValueError(f"{file} was not read: {why_unreadable(file, error)}.") from None
@@ -157,7 +157,7 @@ def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) ->
     image, label = held_out[options.example if indices is None else indices.tolist().index(options.example)]
     truth = "" if vit.config.head == "dense" else f": {class_names(vit)[label]}"
     name = f"test image {options.example}{truth}"
-    return preprocessing.normalise(image), name, keep_picture(image.permute(1, 2, 0).numpy(), size)
+    return preprocessing.normalise(image), name, grey_picture(image.permute(1, 2, 0).numpy())
 
 
 def answer_of(vit: ViT, logits: Tensor, query: tuple[int, int]) -> str:
@@ -170,14 +170,19 @@ def answer_of(vit: ViT, logits: Tensor, query: tuple[int, int]) -> str:
     return f"{class_names(vit)[int(answer.argmax())]}{where} {100 * float(answer.max()):.0f} %"
 
 
-def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    """Yield a row for each patch, layer, kind, resolution and model."""
-    loaded = load(options)
+def evaluate(options: argparse.Namespace, device: torch.device) -> Generator[Row, None, dict[str, Picture]]:
+    """Yield a row for each patch, layer, kind, resolution and model.
+
+    Returns:
+        The grey pictures beneath the maps, by the names of their files.
+    """
+    loaded, pictures = load(options), dict[str, Picture]()
     check(options, {name: vit for name, (vit, _) in loaded.items()})
     jobs = [(name, size) for name in loaded for size in options.resolutions]
     for name, size in progress(jobs, desc="maps"):
         vit, path = loaded[name]
         image, image_name, picture = read_image(vit, path, options, size)
+        pictures[name_of(picture, size)] = picture
         vit.to(device)
         with torch.inference_mode():
             logits = vit(image[None].to(device))[0].float()  # [K], or [K, H, W]
@@ -188,7 +193,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "image": image_name,
             "query": f"{query[0]},{query[1]}",
             "answer": answer_of(vit, logits, query),
-            "picture": picture,
+            "picture": name_of(picture, size),
             **({} if options.normalise == "figure" else {"normalise": options.normalise}),
         }
         for kind in options.kind:
@@ -200,11 +205,12 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                         **{"row": y, "column": x, "weight": float(f"{weight:.5g}")},
                         **{key: value for key, value in common.items() if key != "head"},
                     }
+    return pictures
 
 
-def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[Path]:
-    """Write the pictures beneath the maps to the folder `pictures`, so that the figure can be redrawn."""
-    return write_pictures(rows, csv)
+def files(rows: Sequence[Row], pictures: Mapping[str, Picture], options: argparse.Namespace, csv: Path) -> list[Path]:
+    """Write the pictures beneath the maps to the folder `pictures`, from which the figure is drawn."""
+    return write_pictures(pictures, csv)
 
 
 EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN, files=files)

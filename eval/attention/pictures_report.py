@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from eval.attention.overlay import as_map, grouped, nearly_equal, overlay_figure
-from eval.attention.picture_files import read_pictures
+from eval.attention.picture_files import place_pictures
 from eval.evaluations import Shown
 from eval.report import Row
 
@@ -46,4 +46,4 @@ def notes(rows: Sequence[Row]) -> list[str]:
     return [f"{text}, {why}." for text in nearly_equal(rows)]
 
 
-SHOWN = Shown(overlay_figure, summary, notes, read_files=read_pictures)
+SHOWN = Shown(overlay_figure, summary, notes, place_files=place_pictures)

@@ -146,7 +146,7 @@ def test_no_other_process_writes_between_a_csv_file_and_its_folder(tmp_path, mon
     """Else one process would rename the folder that another is filling."""
     tried = []
 
-    def files(rows, options, csv):
+    def files(rows, returned, options, csv):
         with ThreadPoolExecutor() as pool, pytest.raises(Timeout):
             pool.submit(Report(csv.parent, "resolution", ["another"]).lock().acquire, timeout=0).result()
         tried.append(csv)

@@ -13,6 +13,7 @@ from PIL import Image
 from eval.accuracy.segment import evaluate, files, names_of_masks, padded, pixel_classes
 from eval.accuracy.segment_report import SHOWN
 from eval.cli import main
+from eval.evaluations import Measuring
 from performer_string import ViT
 from performer_string.models.files.checkpoint import find_checkpoint
 from tests.eval.accuracy.test_dense import DENSE, cells
@@ -90,8 +91,8 @@ def test_kept_rows_have_their_own_masks(run, images, tmp_path):
         for former in ("", f"{out}/segment/"):
             _, rows = read(out / f"{name}.csv")
             rows[0]["mask"] = former + rows[0]["mask"]
-            SHOWN.read_files(rows, out / f"{name}.csv")
-            assert Image.open(rows[0]["mask"]).size == size
+            (row,) = SHOWN.place_files(rows, out / f"{name}.csv")
+            assert Image.open(row["mask"]).size == size
 
 
 def test_two_processes_have_their_own_masks_until_the_end(run, images, tmp_path):
@@ -100,9 +101,10 @@ def test_two_processes_have_their_own_masks_until_the_end(run, images, tmp_path)
         return argparse.Namespace(**of_all, paths=list(paths), out=tmp_path, command="segment")
 
     first, second = options(images / "a.png"), options(images / "more")
-    measured = [list(evaluate(each, torch.device("cpu"))) for each in (first, second)]
-    for each, rows, size in zip((first, second), measured, ((93, 70), (130, 5)), strict=True):
-        files(rows, each, tmp_path / "segment.csv")
+    measured = [Measuring(evaluate(each, torch.device("cpu"))) for each in (first, second)]
+    rows = [list(each) for each in measured]
+    for number, (each, size) in enumerate(zip((first, second), ((93, 70), (130, 5)), strict=True)):
+        files(rows[number], measured[number].returned, each, tmp_path / "segment.csv")
         assert Image.open(tmp_path / "segment" / "a.png").size == size
     assert not list(tmp_path.glob("segment.partial*"))
 

@@ -10,9 +10,9 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from eval.attention import picture_files
 from eval.attention.maps import attention_map, layers_of
 from eval.attention.overlay import as_map, columns_across, each_normalised, grouped, overlay_figure, together
+from eval.attention.picture_files import place_pictures
 from eval.attention.pictures_report import notes, summary
 from eval.cli import main
 from eval.plotting.style import paper_style
@@ -218,28 +218,27 @@ def test_an_example_of_the_arrow_task(tmp_path):
 
 
 @pytest.mark.parametrize("source", ["an example", "an image"])
-def test_the_figure_is_the_same_when_drawn_again(tmp_path, photograph, monkeypatch, source):
-    """In another process, after the image is gone."""
+def test_the_figure_is_the_same_when_drawn_again(tmp_path, photograph, source):
+    """After the image is gone."""
     run, out, again = save(tmp_path / "run"), tmp_path / "out", tmp_path / "again"
     image = ["--example", "1"] if source == "an example" else [str(photograph), "--normalise", "map"]
     formats = ["--format", "png", "pdf", "svg"]
     main(["attention", str(run), *image, "--resolutions", "60", "84", "--out", str(out), *formats])
     photograph.unlink()
-    monkeypatch.setattr(picture_files, "_PICTURES", {})
     main(["plot", str(out / "attention.csv"), "--out", str(again), *formats])
     for ending in ("png", "pdf", "svg"):
         name = f"attention.{ending}"
         assert (again / name).read_bytes() == (out / name).read_bytes()
     assert each_normalised(read_results(out / "attention.csv")[1]) == (source == "an image")
-    assert len(overlay_figure(read_results(out / "attention.csv")[1]).axes) == 5  # images, maps and the colour bar
+    rows = place_pictures(read_results(out / "attention.csv")[1], out / "attention.csv")
+    assert len(overlay_figure(rows).axes) == 5  # images, maps and the colour bar
 
 
-def test_a_missing_picture_is_named(tmp_path, photograph, monkeypatch, capsys):
+def test_a_missing_picture_is_named(tmp_path, photograph, capsys):
     main(["attention", str(save(tmp_path / "run")), str(photograph), "--resolutions", "60", "--out", str(tmp_path)])
     photograph.unlink()
     (file,) = (tmp_path / "pictures").iterdir()
     file.unlink()
-    monkeypatch.setattr(picture_files, "_PICTURES", {})
     main(["plot", str(tmp_path / "attention.csv")])
     assert f"{file} is missing" in capsys.readouterr().err
 
