@@ -21,6 +21,7 @@ from eval.plotting.options import add_figure_arguments, draw, for_display, label
 from eval.plotting.style import save_plot
 from eval.report import MAJORITY, Row, read_csv
 from eval.run import add_options, publish
+from performer_string.utils.files import nearest_path
 from performer_string.utils.renames import current_name
 from train.data.sizes import Size
 from train.runs.folder import CURVES, SUMMARY
@@ -51,14 +52,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_figure_arguments(parser)
 
 
+def check_file(path: Path) -> None:
+    """Raise a ValueError unless a path is that of a CSV file, with the one that may be meant."""
+    if path.is_file() and path.suffix.lower() == ".csv":
+        return
+    if not path.exists():
+        raise ValueError(f"there is no file {path}.{nearest_path(path)}")
+    beside = [*path.glob("*.csv"), *path.glob("results/*.csv")] if path.is_dir() else [path.with_suffix(".csv")]
+    meant = next((each for each in sorted(beside) if each.is_file()), "runs/A/results/resolution.csv")
+    what = "a folder" if path.is_dir() else "no CSV file"
+    raise ValueError(f"{path} is {what}, and figures are drawn from the CSV files of evaluations, such as {meant}.")
+
+
 def read_results(path: Path) -> tuple[str | None, list[Row]]:
     """Return the evaluation that a CSV file names (None without a name), and its rows with typed values.
 
     Raises:
         ValueError: a missing file, or one without rows.
     """
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}.")
+    check_file(path)
     header, rows = read_csv(path)
     if not rows:
         raise ValueError(f"{path} has no rows.")
@@ -177,8 +189,6 @@ def why_skipped(path: Path) -> str | None:
         return "a table; its figure is drawn by the file without `.table`"
     if path.name.endswith(".curves.csv"):
         return "the training curves of a table, which its figure shows"
-    if not path.is_file():
-        return None
     header, rows = read_csv(path)
     if path.name in NO_FIGURE and not header:
         return NO_FIGURE[path.name]
@@ -199,7 +209,7 @@ def draw_again(path: Path, options: argparse.Namespace) -> None:
     """Draw the figure of a file, print its table, and write both."""
     target = target_of(path, options)
     options = argparse.Namespace(**{**vars(options), "files": [path]})
-    if path.is_file() and (paper := table_of(path)) and not paper.evaluation:
+    if (paper := table_of(path)) and not paper.evaluation:
         drawn = redraw_table(paper, options)
         nothing = f"{path}: nothing that its figure would show is measured."
         print(*(save_plot(drawn, target, options.format) if drawn else [nothing]), sep="\n")
@@ -219,6 +229,7 @@ def run_command(options: argparse.Namespace, folder: Path) -> int:
     bad = drawn = 0
     for path in options.files:
         try:
+            check_file(path)
             if reason := why_skipped(path):
                 sys.stderr.write(f"skipped {path}: {reason}.\n")
                 continue

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from eval.argument_types import choose_device
 from eval.evaluations import EVALUATIONS, Command, Evaluation, Measuring
 from train.utils.imports import import_modules
+from train.utils.progress import note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +45,14 @@ def output_folder(options: argparse.Namespace) -> Path:
         from performer_string.models.files.checkpoint import is_published
 
         runs = [path for path in (runs if isinstance(runs, list) else [runs]) if not is_published(path)]
-    return results_of(runs) if runs else Path("runs/results") / options.command  # nothing beside published models
+    if not runs:
+        return Path("runs/results") / options.command  # nothing beside published models
+    folder = results_of(runs)
+    if (apart := len({results_of([run, run]) for run in runs})) > 1:
+        note(
+            f"The runs are in {apart} folders: results go beside the first, to {folder}. --out chooses another folder."
+        )
+    return folder
 
 
 def publish(

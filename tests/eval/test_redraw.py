@@ -130,6 +130,29 @@ def test_files_that_a_spreadsheet_has_saved(results, change, message, tmp_path, 
     assert str(path) in error
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            "README.md",
+            "README.md is no CSV file, and figures are drawn from the CSV files of evaluations, such as runs/A",
+        ),
+        (
+            "a.png",
+            "a.png is no CSV file, and figures are drawn from the CSV files of evaluations, such as FOLDER/a.csv.",
+        ),
+        ("", "is a folder, and figures are drawn from the CSV files of evaluations, such as FOLDER/a.csv."),
+        ("b.csv", "there is no file FOLDER/b.csv. Did you mean FOLDER/a.csv?"),
+    ],
+)
+def test_what_is_no_csv_file(tmp_path, given, message, capsys):
+    for name in ("README.md", "a.png", "a.csv"):
+        (tmp_path / name).write_text("# A page\n\nwith, commas\nand text\n")
+    with pytest.raises(SystemExit):
+        main(["plot", str(tmp_path / given)])
+    assert message.replace("FOLDER", str(tmp_path)) in capsys.readouterr().err
+
+
 def test_files_without_a_figure_are_skipped_and_bad_ones_named(results, tmp_path, capsys):
     """`results/*.csv` holds the tables, curves and answers that the project wrote itself, and the rest is drawn."""
     main(["plot", str(results), "--table", "csv"])

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from eval.accuracy import resolution
 from eval.accuracy.reports import summary
 from eval.cli import main
 from eval.report import MAJORITY, Report, read_csv, results_of, table, write_csv
+from eval.run import output_folder
 from tests.helpers.checkpoints import save
 from tests.helpers.training import REPOSITORY
 from train.data.sizes import Size
@@ -108,6 +110,21 @@ def test_folder_of_results(tmp_path):
     assert results_of([tmp_path / "pretrained.ckpt"]) == tmp_path / "results"
     (tmp_path / "one").mkdir()
     assert results_of([tmp_path / "one"]) == tmp_path / "one" / "results"
+
+
+def test_runs_in_several_folders_say_where_results_go(tmp_path, capsys):
+    """They would be looked for beside the other runs."""
+    names = ("a", "b"), ("a/x", "b/y")
+    together, apart = ([tmp_path / name / "checkpoints" / "last.ckpt" for name in each] for each in names)
+    options = Namespace(out=None, command="resolution")
+    for runs, folder in ((together, tmp_path / "results"), (apart[:1], tmp_path / "a" / "x" / "results")):
+        options.checkpoint = runs
+        assert output_folder(options) == folder
+    assert capsys.readouterr().err == ""
+    options.checkpoint = apart
+    assert output_folder(options) == tmp_path / "a" / "results"
+    said = f"The runs are in 2 folders: results go beside the first, to {tmp_path}/a/results. --out chooses another"
+    assert said in capsys.readouterr().err
 
 
 def test_table_of_accuracies():
