@@ -3,8 +3,8 @@
 What happens to a table.yaml, in order:
 
 1. `read.py` reads it as a `TableFile` (`table.py` lists all fields), and `check.py` checks it before any training.
-2. `plan.py` makes a `Group` (`group.py`) for each set of images, row and kind of attention: one model, in all seeds.
-   `image_places.py` finds their images.
+2. `plan.py` makes a `Group` (`group.py`) for each set of images, row and kind of attention: one model, in all seeds. It
+   finds the images, and says why a group cannot be trained.
 3. `training.py` trains the runs of the groups that are missing, as a sweep.
 4. `cells.py` makes a cell for each group and column. Its number is that of a measure (`measures.py`) of the group's
    trained models (`results.py`); `operations.py` counts multiplications.

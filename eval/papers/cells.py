@@ -100,7 +100,7 @@ def number_format(
     return f".{default if digits is None else digits}f"
 
 
-def cell_text(table: TableFile, cell: Row) -> str:
+def text_of(table: TableFile, cell: Row) -> str:
     """Return the measured value of a cell as text: `71.6 (70.7-72.4)`."""
     if cell["state"] != MEASURED:
         return str(cell["state"])

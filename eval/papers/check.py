@@ -79,13 +79,7 @@ def check_options(where: str, options: Mapping[str, Any], *functions: Callable[.
 
 
 def check_model(table: TableFile, head: str, patch: Sequence[int]) -> None:
-    """Raise a ValueError for a column that a model of the table cannot have.
-
-    Args:
-        table: the table.
-        head: head of the model; that of `dense` has a class for each pixel, and columns need one for each image.
-        patch: sizes of the model's patches, which divide those of its images.
-    """
+    """Raise a ValueError for a column that a model of this head and with these patches cannot have."""
     for column, spec in {} if table.evaluation else table.columns.items():
         if head == "dense" and spec["measure"] not in OF_CONFIG:
             raise ValueError(

@@ -72,12 +72,8 @@ def estimates(groups: Sequence[Group], device: torch.device, timed: dict[str, fl
     """Return the time in seconds of one training run of each group with a run left to train, by its model's name.
 
     Steps take random images, so that only the number of a set's images must be known; without it there is no
-    estimate. For each set and kind of attention one row is timed, and its time is used for all rows.
-
-    Args:
-        groups: groups of one table.
-        device: device of the training.
-        timed: seconds per image of models timed so far, to which new ones are added, since tables share many models.
+    estimate. For each set and kind of attention one row is timed, and its time is used for all rows. `timed` holds the
+    seconds per image of models timed so far, since tables share many models.
     """
     timed = {} if timed is None else timed
     of_kind: dict[tuple[str, str], float] = {}

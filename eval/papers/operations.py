@@ -23,17 +23,11 @@ ALONE = "alone"
 
 
 class Operations(NamedTuple):
-    """Multiplications with an addition for one image.
+    """Multiplications with an addition for one image."""
 
-    Attributes:
-        model: operations of the model with its layer norms, without `exponential` and `planes`.
-        exponential: operations of the matrix exponential and of the sum in it, in a forward pass without caches.
-        planes: operations of rotating queries and keys in planes; products with a matrix are in `model`.
-    """
-
-    model: float
-    exponential: float
-    planes: float
+    model: float  # of the model with its layer norms, without the other two
+    exponential: float  # of the matrix exponential and of the sum in it, in a forward pass without caches
+    planes: float  # of rotating queries and keys in planes; products with a matrix are in `model`
 
 
 def operations_of(results: Results, group: Group, exponential: bool | str, planes: bool) -> float:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from eval.papers.cells import MEASURED, NOT_RUN, cell_text
+from eval.papers.cells import MEASURED, NOT_RUN, text_of
 from eval.papers.group import NOT_BUILT, OUTSIDE
 from eval.papers.table import TableFile
 from eval.report import Row, unique
@@ -55,7 +55,7 @@ def blocks(table: TableFile, cells: Sequence[Row]) -> list[list[dict[str, Any]]]
             if any(published[attention]):
                 part[f"{prefix}published{'' if alike else f' {attention}'}"] = published[attention]
             head = f"{prefix}{attention}" if attention else column
-            part[head] = [cell_text(table, by_place[(*line, attention, column)]) for line in lines]
+            part[head] = [text_of(table, by_place[(*line, attention, column)]) for line in lines]
         if len(parts[-1]) > len(names) and len(parts[-1]) - len(names) + len(part) > WIDEST:
             parts.append(dict(names))
         parts[-1] |= part

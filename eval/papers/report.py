@@ -16,9 +16,8 @@ from eval.papers.group import Group
 from eval.papers.listing import Time, read_times
 from eval.papers.plan import make_plan
 from eval.papers.read import PAPERS, all_tables
-from eval.papers.report_page import TableRun, page
+from eval.papers.report_page import page
 from eval.papers.table import TableFile
-from eval.report import read_csv
 from performer_string.utils.files import check_writable, write_aside
 from train.data.tasks import TASKS
 
@@ -40,30 +39,23 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
     out = out / "report.html" if out.is_dir() or not out.suffix else out
     check_writable("--out", out.parent)
     folders = [folder.expanduser() for folder in options.folders]
-    newest = {(part.name, part.budget): part for folder in folders for part in parts_of(folder)}
+    newest = {(csv.parent.name, csv.stem): csv for folder in folders for csv in tables_in(folder)}
     times = {(time.table, time.budget): time for folder in folders for time in read_times(folder)}
     tables = list(all_tables())
-    names = [table.name for table in tables]
-    shown = sorted(
-        newest.items(), key=lambda item: (names.index(item[0][0]) if item[0][0] in names else len(names), item[0])
-    )
+    place = {table.name: number for number, table in enumerate(tables)}
+    shown = sorted(newest, key=lambda key: (place.get(key[0], len(place)), key))
     rows = dict(not_run(tables, set(newest), times))
     devices = list(dict.fromkeys(times[key].device for key in rows if key in times))
     with write_aside(out) as partial:
-        partial.write_text(page([part for _, part in shown], list(rows.values()), devices), encoding="utf-8")
-    done = {name for name, _ in newest}
-    print(f"{len(shown)} tables; {len(set(names) - done)} of the project's are not run.\n\n{out}")
+        partial.write_text(page([newest[key] for key in shown], list(rows.values()), devices), encoding="utf-8")
+    left = place.keys() - {name for name, _ in newest}
+    print(f"{len(shown)} tables; {len(left)} of the project's are not run.\n\n{out}")
 
 
-def parts_of(folder: Path) -> Iterator[TableRun]:
-    """Yield the tables in a folder: NAME/BUDGET.csv with its Markdown and figure."""
-    for csv in sorted(folder.glob("*/*.csv")):
-        text, figure = csv.with_suffix(".md"), csv.with_suffix(".png")
-        if ".curves" not in csv.name and text.is_file():
-            lines = [line.removeprefix("# ") for line in read_csv(csv)[0]]
-            facts = [line for line in lines if line.partition(":")[0] in ("command", "device", "code")]
-            png = figure.read_bytes() if figure.is_file() else b""
-            yield TableRun(csv.parent.name, csv.stem, text.read_text(encoding="utf-8"), facts, png)
+def tables_in(folder: Path) -> list[Path]:
+    """Return the tables in a folder: the files NAME/BUDGET.csv with Markdown beside them."""
+    files = sorted(folder.glob("*/*.csv"))
+    return [csv for csv in files if ".curves" not in csv.name and csv.with_suffix(".md").is_file()]
 
 
 def not_run(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
+from pathlib import Path
+
+from eval.report import read_csv
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
@@ -37,31 +39,10 @@ INTRODUCTION = (
 )
 
 
-@dataclass(frozen=True)
-class TableRun:
-    """A table that was run."""
-
-    name: str
-    budget: str
-    text: str  # the table in Markdown, with its title and notes
-    facts: Sequence[str]  # lines with the command, device and code revision
-    png: bytes  # the figure; empty where there is none
-
-    @property
-    def title(self) -> str:
-        """The title with the budget."""
-        return self.text.partition("\n")[0].strip("*# ")
-
-    @property
-    def anchor(self) -> str:
-        """The fragment of a link to this part."""
-        return f"{self.name}-{self.budget}"
-
-
-def page(parts: Sequence[TableRun], not_run: Sequence[Mapping[str, str]], devices: Sequence[str]) -> str:
-    """Return the whole page, of the tables that were run and those that were not."""
-    links = "".join(f'<li><a href="#{part.anchor}">{escape(part.title)}</a></li>' for part in parts)
-    body = "".join(section(part) for part in parts)
+def page(tables: Sequence[Path], not_run: Sequence[Mapping[str, str]], devices: Sequence[str]) -> str:
+    """Return the whole page, of the CSV files of the tables that were run, and of those that were not."""
+    links = "".join(f'<li><a href="#{anchor(csv)}">{escape(title(csv))}</a></li>' for csv in tables)
+    body = "".join(map(section, tables))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -71,18 +52,29 @@ def page(parts: Sequence[TableRun], not_run: Sequence[Mapping[str, str]], device
     )
 
 
-def section(part: TableRun) -> str:
-    """Return the section of one table."""
-    blocks, notes = split_text(part.text)
+def title(csv: Path) -> str:
+    """Return the title of a table with its budget, the first line of its Markdown."""
+    return csv.with_suffix(".md").read_text(encoding="utf-8").partition("\n")[0].strip("*# ")
+
+
+def anchor(csv: Path) -> str:
+    """Return the fragment of a link to the section of a table."""
+    return f"{csv.parent.name}-{csv.stem}"
+
+
+def section(csv: Path) -> str:
+    """Return the section of one table: NAME/BUDGET.csv with its Markdown and figure."""
+    blocks, notes = split_text(csv.with_suffix(".md").read_text(encoding="utf-8"))
     tables = "".join(f'<div class="wide">{html_table(block)}</div><br>' for block in blocks)
     lines = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    png = base64.b64encode(part.png).decode()
-    figure = (
-        f'<div class="wide"><img alt="{escape(part.title)}" src="data:image/png;base64,{png}"></div>' if png else ""
-    )
-    facts = "<br>".join(escape(fact) for fact in part.facts)
+    figure, png = "", csv.with_suffix(".png")
+    if png.is_file():
+        data = base64.b64encode(png.read_bytes()).decode()
+        figure = f'<div class="wide"><img alt="{escape(title(csv))}" src="data:image/png;base64,{data}"></div>'
+    header = [line.removeprefix("# ") for line in read_csv(csv)[0]]
+    facts = "<br>".join(escape(line) for line in header if line.partition(":")[0] in ("command", "device", "code"))
     return (
-        f'<section id="{part.anchor}"><h2>{escape(part.title)}</h2>{tables}{figure}<ul>{lines}</ul>'
+        f'<section id="{anchor(csv)}"><h2>{escape(title(csv))}</h2>{tables}{figure}<ul>{lines}</ul>'
         f'<p class="facts">{facts}</p></section>\n'
     )
 

@@ -70,20 +70,12 @@ class Results:
         self,
         group: Group,
         value: str,
-        size: int | str | None = None,
-        scale: float | None = None,
+        size: int | str | None = None,  # of the images in pixels; by default that of the training
+        scale: float | None = None,  # factor of the training size in whole patches, instead of `size`
         change: Literal["", "shuffled"] = "",
         checkpoint: Literal["last", "best"] = "last",
     ) -> NDArray[np.float64]:
-        """Return a value of each image for each seed, [seeds, images].
-
-        Args:
-            group: group of finished runs.
-            value: name of the value, `right` (0 or 1) or `loss`.
-            size: size of the images in pixels; by default the training size.
-            scale: factor of the training size in whole patches, instead of `size`.
-            change: name in `CHANGES`; empty for no change.
-            checkpoint: name of the checkpoint.
+        """Return a value of each image for each seed, `right` (0 or 1) or `loss`, [seeds, images].
 
         Raises:
             NoValueError: a generated task without images of this scale.
@@ -139,9 +131,7 @@ class Results:
     def times(self, batch: int, folded: bool) -> dict[tuple[str, str, str], list[float]]:
         """Return the times in seconds of a forward pass of each group's model, timed in turn in several rounds.
 
-        Args:
-            batch: number of images in a batch.
-            folded: whether constant bases are folded into the projections, as for inference.
+        With `folded` constant bases are folded into the projections, as for inference.
         """
         from eval.encodings.latency import TimedModel
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import yaml
 
 from eval.papers import estimate, listing, read
 from eval.papers.estimate import duration
@@ -118,3 +119,27 @@ def test_an_installation_without_the_tables_says_where_they_are(tmp_path, monkey
     for call in (lambda: list(all_tables()), lambda: find_table("liere-2d")):
         with pytest.raises(FileNotFoundError, match=r"of the repository, .*clone the repository"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "expected"),
+    [
+        ({"max_epochs": 3}, 3 * 45_000),
+        ({"max_epochs": 3, "limit_train_batches": 0.5}, 3 * 22_500),
+        ({"max_epochs": 3, "limit_train_batches": 1.0}, 3 * 45_000),
+        ({"max_epochs": 3, "limit_train_batches": 2}, 3 * 200),
+        ({"max_steps": 1000}, 100_000),
+        ({"max_steps": 1000, "accumulate_grad_batches": 4}, 400_000),
+        ({"max_steps": 1000, "accumulate_grad_batches": 4, "max_epochs": 2}, 90_000),
+    ],
+)
+def test_images_of_a_training(tmp_path, trainer, expected):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"data": {"source": "cifar10", "batch_size": 100}, "trainer": trainer}))
+    assert estimate.training_images(Group("cifar10", "one", "", "cifar10", recipe, {})) == expected
+
+
+def test_images_of_a_generated_task(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"data": {"source": "arrow", "train_size": 640}, "trainer": {"max_epochs": 5}}))
+    assert estimate.training_images(Group("arrow", "one", "", "arrow", recipe, {})) == 5 * 640

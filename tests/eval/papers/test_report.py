@@ -11,7 +11,7 @@ from eval import cli
 from eval.papers.listing import Time, keep_times, read_times
 from eval.papers.read import find_table
 from eval.papers.report import not_run
-from eval.papers.report_page import TableRun, html_table, page, split_text
+from eval.papers.report_page import html_table, page, split_text
 
 TEXT = """**Two <encodings> (cpu budget: one seed)**
 
@@ -58,10 +58,15 @@ def test_text_is_split_into_tables_and_notes():
     assert "a &lt; b" in html_table(blocks[0])
 
 
-def test_page_needs_nothing_from_elsewhere():
-    part = TableRun("two", "cpu", TEXT, ["command: python -m eval table two", "device: a <CPU>"], b"PNG")
+def test_page_needs_nothing_from_elsewhere(tmp_path):
+    csv = tmp_path / "two" / "cpu.csv"
+    csv.parent.mkdir()
+    csv.write_text("# command: python -m eval table two\n# device: a <CPU>\n# note: not here\nrow,value\na,1\n")
+    csv.with_suffix(".md").write_text(TEXT)
+    csv.with_suffix(".png").write_bytes(b"PNG")
     rows = [{"table": "sparse-cayley", "what it trains": "two <epochs>", "command": "sparse-cayley --budget cpu"}]
-    text = page([part], rows, ["a <GPU>"])
+    text = page([csv], rows, ["a <GPU>"])
+    assert "not here" not in text
     tags = Tags()
     tags.feed(text)
     assert tags.open == []

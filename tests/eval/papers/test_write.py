@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from eval.papers import write
-from eval.papers.cells import MEASURED, NOT_RUN, cell_text, correct_tests
+from eval.papers.cells import MEASURED, NOT_RUN, correct_tests, text_of
 from eval.papers.command import command_of
 from eval.papers.evaluation import arguments_of, run_evaluation
 from eval.papers.group import OUTSIDE
 from eval.papers.printed import note_on_missing, note_on_tests, notes
-from eval.papers.report import parts_of
+from eval.papers.report import tables_in
+from eval.papers.report_page import title
 from eval.papers.table import Budget, DataSpec, RowSpec, TableFile
 from eval.papers.write import devices_of, write_table
 from train.data.sizes import Views
@@ -46,8 +47,8 @@ def test_numbers_of_parameters():
         Path("mine.yaml"), "mine", "Mine", columns=columns, data={"set": DataSpec()}, rows={"r": RowSpec()}
     )
     cell = {"state": MEASURED, "low": "", "high": "", "holm": "", "text": ""}
-    assert cell_text(table, {**cell, "column": "all", "value": 0.1184}) == "0.118"
-    assert cell_text(table, {**cell, "column": "encoding", "value": 384.0}) == "384"
+    assert text_of(table, {**cell, "column": "all", "value": 0.1184}) == "0.118"
+    assert text_of(table, {**cell, "column": "encoding", "value": 384.0}) == "384"
 
 
 def test_videos_are_tested_by_the_views_of_the_budget(tmp_path, monkeypatch):
@@ -89,7 +90,7 @@ def test_a_table_of_validation_images_says_so_and_stands_beside_that_of_test_ima
     assert "over 40 test images" in test
     assert "over 40 validation images" in val
     assert f"not in this budget): {COMMAND} --split val --images 40 --out {tmp_path} --budget gpu" in val
-    titles = [part.title for part in parts_of(tmp_path)]  # of the page of `eval report`
+    titles = list(map(title, tables_in(tmp_path)))  # of the page of `eval report`
     assert titles == ["Mine (cpu budget)", "Mine (cpu budget; validation images)"]
 
 
@@ -188,4 +189,4 @@ def test_one_test_in_two_columns_counts_once_in_the_correction():
     cells = [outside("here", "b", column=name, value=p, state=MEASURED, low="") for name, p in values.items()]
     correct_tests(table, cells)
     assert [cell["holm"] for cell in cells] == [0.02, 0.02, 0.04]
-    assert [cell_text(table, cell) for cell in cells] == ["0.01; 0.02", "1.0e-02; 2.0e-02", "0.04; 0.04"]
+    assert [text_of(table, cell) for cell in cells] == ["0.01; 0.02", "1.0e-02; 2.0e-02", "0.04; 0.04"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from eval.papers.image_places import place_images
-from eval.papers.plan import make_plan
+from eval.papers.plan import make_plan, place_images
 from eval.papers.read import read_table
 from tests.eval.papers.test_check import TABLE
 
