@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional as F
 
 from performer_string import batch_images, build_value_map, grid_positions
-from performer_string.layers.values.lepe import interpolation_matrix
+from performer_string.layers.values.lepe import interpolation_matrix, matrix_of
 from performer_string.ops import reference, reference_positions
-from performer_string.ops.layout import TokenLayout
+from performer_string.ops.layout import TokenLayout, make_grid
 from tests.helpers.cases import case
 from tests.helpers.decays import assert_equal
 from tests.helpers.small_vit import vit
@@ -151,6 +153,16 @@ def test_bad_options_and_positions():
     for positions in (torch.rand(12, 2).double(), grids):
         with pytest.raises(ValueError, match=r"needs positions \[N, C\] or \[B, N, C\] of row-major grids"):
             run(convolution(), v, positions)
+
+
+def test_fake_tensors_are_not_kept():
+    """A pass on fake tensors leaves none in the cache of the matrices, and reads none with values from there."""
+    convolve, grid = convolution().float(), make_grid((4, 3), (0.37, 1.9))
+    for mode in (FakeTensorMode(allow_non_fake_inputs=True), nullcontext(), FakeTensorMode(allow_non_fake_inputs=True)):
+        kind = torch.Tensor if isinstance(mode, nullcontext) else FakeTensor
+        with mode, torch.no_grad():
+            assert type(convolve.convolve(torch.empty(1, H, 12, D), grid)) is kind
+            assert type(matrix_of(3, 0.37, convolve.weight.device, torch.float32)) is kind
 
 
 def test_another_default_device():

@@ -129,8 +129,18 @@ def interpolation_matrix(taps: int, step: float) -> Tensor:
     return weights / weights.sum(dim=0)
 
 
+def matrix_of(taps: int, step: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return `interpolation_matrix` on a device, copied there once for all layers and passes.
+
+    Nothing is kept under a mode of fake tensors, which have no values and may not outlast their mode.
+    """
+    if type(torch.empty(0)) is Tensor:
+        return kept_matrix(taps, step, device, dtype)
+    return interpolation_matrix(taps, step).to(device, dtype)
+
+
 @memoized(64)
 @torch.inference_mode(False)  # a training may follow an evaluation
-def matrix_of(taps: int, step: float, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return `interpolation_matrix` on a device, copied there once for all layers and passes."""
+def kept_matrix(taps: int, step: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return the matrix of `matrix_of`, from its cache."""
     return interpolation_matrix(taps, step).to(device, dtype)
