@@ -133,6 +133,11 @@ class TokenLayout:
         if self.lengths is not None:
             raise ValueError("packed sequences hold no padding: leave masked tokens out, and give no mask of them.")
 
+    @property
+    def patch_mask(self) -> Tensor | None:
+        """`mask` without the prefix tokens, [B, N]."""
+        return None if self.mask is None else self.mask[:, self.num_prefix :]
+
     def counts(self, device: torch.device) -> Tensor:
         """Return `lengths` as a tensor, int64 [sequences], which is copied to the device once for all layers."""
         if device not in self._counts:

@@ -128,18 +128,24 @@ class ViT(Saved, Preprocessed, TokenPositions, IntermediateLayers, nn.Module):
         if self.config.head == "dense":
             return self.forward_dense(images, positions, patch_mask)
         if isinstance(images, Tensor):
-            x = self.forward_features(images, positions, patch_mask)
-            return self.forward_head(x, patch_mask=self.participating(images, patch_mask))
+            x, layout = self.encode(images, positions, patch_mask)
+            return self.forward_head(x, patch_mask=layout.patch_mask)
         return forward_packed(self, images, positions, patch_mask)
 
     def forward_features(
         self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None
     ) -> Tensor:
         """Return the outputs of the last norm, prefix tokens first: [B, P + N, D]. For the arguments see `forward`."""
+        return self.encode(images, positions, patch_mask)[0]
+
+    def encode(
+        self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None
+    ) -> tuple[Tensor, TokenLayout]:
+        """Return `forward_features`, and the layout of its tokens."""
         x, rotations, layout = self.stem(images, positions, patch_mask)
         for block, rotation in zip(self.blocks, rotations, strict=True):
             x = self.apply_block(block, x, rotation, layout)
-        return cast(Tensor, self.norm(x))
+        return cast(Tensor, self.norm(x)), layout
 
     def stem(
         self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None

@@ -7,7 +7,9 @@ import torch
 from torch.nn import functional as F
 
 from performer_string import ViT, ViTConfig, batch_images, fold
+from performer_string.models.vit import positions
 from performer_string.models.vit.packing import packed_features
+from performer_string.models.vit.patches import blank_patches
 from tests.helpers.small_vit import large, vit
 
 MAPS = {
@@ -81,6 +83,13 @@ def test_tokens_and_head_in_two_steps_are_one(drawing):
     tokens = model.forward_features(drawing)
     torch.testing.assert_close(model.forward_head(tokens, patch_mask=model.participating(drawing)), model(drawing))
     assert vit().participating(drawing) is None
+
+
+def test_a_pass_looks_for_them_once(drawing, monkeypatch):
+    looked = []
+    monkeypatch.setattr(positions, "blank_patches", lambda *given: looked.append(given) or blank_patches(*given))
+    masked(registers=2)(drawing)
+    assert len(looked) == 1
 
 
 def test_an_image_of_blank_patches_alone_has_finite_logits_and_gradients():
