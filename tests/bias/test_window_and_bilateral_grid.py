@@ -7,6 +7,7 @@ import torch
 from performer_string import grid_positions
 from performer_string.bias.linear_time import SumInputs
 from performer_string.bias.linear_time.bilateral_grid import grid_sum
+from performer_string.bias.linear_time.narrow_windows import NarrowWindows
 from performer_string.bias.linear_time.recompute import StoredFeatures
 from performer_string.bias.linear_time.tiles import radius_in_tokens, window_chunks
 from performer_string.bias.linear_time.window import window_sum
@@ -23,7 +24,9 @@ def test_window_over_everything_is_exact_with_every_gradient():
     locality = decay("gaussian", 3.0)
     fq, fk, v = inputs(990, 3, 2, batch=2)
     slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions))
-    fast = window_sum(SumInputs(StoredFeatures(3), fq, fk, v, grid), locality.of_offsets, (10, 8, 9))
+    fast = window_sum(
+        SumInputs(StoredFeatures(3), fq, fk, v, grid), locality.of_offsets, NarrowWindows(grid, (10, 8, 9))
+    )
     sums_of_keys = torch.einsum("bhnm,bhkm->bhn", fq, fk)[..., None]  # the last column
     assert_equal(fast, torch.cat([slow, sums_of_keys], dim=-1), [fq, fk, v, *locality.parameters()])
 
@@ -36,7 +39,8 @@ def test_tiles_in_a_row_share_a_product():
         with case(batch):
             fq, fk, v = inputs(549, 3, 2, batch=batch)
             slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions))
-            fast = window_sum(SumInputs(StoredFeatures(3), fq, fk, v, grid), locality.of_offsets, (8, 8, 0))[..., :-1]
+            windows = NarrowWindows(grid, (8, 8, 0))
+            fast = window_sum(SumInputs(StoredFeatures(3), fq, fk, v, grid), locality.of_offsets, windows)[..., :-1]
             assert_equal(fast, slow, [fq, fk, v, *locality.parameters()])
 
 
@@ -45,7 +49,8 @@ def test_window_has_exactly_its_radius():
     grid, features = Grid((200, 1, 1), (1.0, 1.0, 1.0), 1), torch.ones(1, 1, 200, 1, dtype=torch.float64)
     v = torch.eye(200, dtype=torch.float64)[None, None]
     ones = lambda offsets: torch.ones(1, *offsets.shape[:-1], dtype=torch.float64)  # noqa: E731
-    weights = window_sum(SumInputs(StoredFeatures(1), features, features, v, grid), ones, (3, 0, 0))[0, 0, :, :-1]
+    windows = NarrowWindows(grid, (3, 0, 0))
+    weights = window_sum(SumInputs(StoredFeatures(1), features, features, v, grid), ones, windows)[0, 0, :, :-1]
     tokens = torch.arange(200)
     tile = tokens // 64
     low, high = (64 * tile - 3)[:, None], (64 * (tile + 1) + 3)[:, None]

@@ -5,8 +5,9 @@ Read in this order:
     sums.py            the entry: `decayed_sum` over a grid, and `decayed_attention` with prefix tokens and denominator
     inputs.py          the inputs of every sum: `SumInputs`
     plan.py            the choice of a window, coarse nodes or blocks for each head, by predicted cost
-    window.py          the exact sum inside a window, over the tiles of tiles.py
-    neighbours.py      the same on a GPU: windows of whole tiles, which neighbour_tiles.py cuts, in few large operations
+    window.py          the exact sum inside windows, which are cut and multiplied in one of two ways:
+    narrow_windows.py  on a CPU windows end at the radius, over the tiles of tiles.py
+    whole_tiles.py     on a GPU windows are whole tiles, in few large products
     bilateral_grid.py  the sum of wide Gaussians through coarse nodes, with the operations of nodes.py
     block_sum.py       the exact sum of an exponential decay of the L1 distance, by the scans of decay_scan.py,
                        whose states are in scan_states.py and whose small matrices in decay_matrix.py

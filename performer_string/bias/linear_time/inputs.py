@@ -25,7 +25,7 @@ class SumInputs:
         masked: mask of the keys, [B, 1, N, 1], True for masked keys.
         key_sums: sums over keys without lambda. [B, H, m, d + 1]: phi(q_i)^T key_sums is added, and its last column is
             the sum over all keys. [B, H, m, 1]: that column alone. None: the sum over the keys k.
-        products: type of the operands of matrix products between neighbouring tiles on a GPU; that of v by default.
+        products: type of the operands of products in windows of whole tiles, on a GPU; that of v by default.
     """
 
     source: FeatureSource

@@ -206,27 +206,6 @@ class Recomputed:
         return tokens_grad
 
 
-def add_gradients_of_key_sums(
-    queries: Recomputed, keys: Recomputed, gradient: Tensor, key_sums: Tensor | None, key_sums_grad: Tensor | None
-) -> None:
-    """Add the gradients of fq . key_sums, which is in the last columns of the output of a chunk.
-
-    Args:
-        queries, keys: queries and keys of the chunk, with the gradients of the sum with lambda; added to in place.
-        gradient: gradient of the chunk's output, [B, H, n, d + 1].
-        key_sums: sums over keys, see `SumInputs`; None for the sum over the chunk's keys, whose last column it is.
-        key_sums_grad: gradient of `key_sums`, added to in place; None without it.
-    """
-    total = keys.features.sum(2)[..., None] if key_sums is None else key_sums
-    g = gradient[..., -total.shape[-1] :]
-    queries.grad += g @ total.mT
-    total_grad = queries.features.mT @ g
-    if key_sums_grad is None:
-        keys.grad += total_grad.mT
-    else:
-        key_sums_grad += total_grad
-
-
 def largest_scale(phi: FeatureMap, k: Tensor, masked: Tensor | None) -> Tensor:
     """Return the map's `key_scale` of all keys [B, H, N, d] that take part, chunk by chunk: [B, H, 1, 1 or m]."""
     scale: Tensor | None = None

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from performer_string.bias.linear_time.bilateral_grid import by_axis, grid_sum
 from performer_string.bias.linear_time.block_sum import block_sum
 from performer_string.bias.linear_time.inputs import SumInputs
-from performer_string.bias.linear_time.neighbour_tiles import make_tiling
-from performer_string.bias.linear_time.neighbours import neighbour_sum, prefers_neighbours
+from performer_string.bias.linear_time.narrow_windows import NarrowWindows
 from performer_string.bias.linear_time.plan import Plan, choose_plans, group_heads
 from performer_string.bias.linear_time.recompute import (
     RecomputedFeatures,
@@ -21,9 +20,10 @@ from performer_string.bias.linear_time.recompute import (
     chunk_features,
     largest_scale,
 )
-from performer_string.bias.linear_time.window import window_sum
+from performer_string.bias.linear_time.whole_tiles import make_tiles
+from performer_string.bias.linear_time.window import Windows, window_sum
 from performer_string.feature_maps import FeatureMap
-from performer_string.ops.layout import Grid, TokenLayout
+from performer_string.ops.layout import Grid, TokenLayout, Triple
 from performer_string.utils.numerics import safe_divide
 
 if TYPE_CHECKING:
@@ -142,9 +142,14 @@ def _sum_by_plan(
     if inputs.key_sums is None and several_chunks:
         ones = v.new_ones(1, 1, 1, 1).expand(*v.shape[:-1], 1)
         inputs = replace(inputs, key_sums=inputs.source.sum_keys(inputs.k, ones, inputs.masked))
-    tiling = make_tiling(grid, plan.radius) if prefers_neighbours(v.device) else None
-    out = window_sum(inputs, window_bias, plan.radius) if tiling is None else neighbour_sum(inputs, window_bias, tiling)
+    out = window_sum(inputs, window_bias, choose_windows(inputs, plan.radius))
     if plan.cell is None:
         return out
     nodes = grid_sum(replace(inputs, key_sums=None), amplitudes, widths, plan.cell)
     return torch.cat([out[..., :-1] + nodes[..., :-1], out[..., -1:]], dim=-1)
+
+
+def choose_windows(inputs: SumInputs, radius: Triple) -> Windows:
+    """Return the windows of a radius in tokens: of whole tiles on a GPU, where few large products are fastest."""
+    tiles = make_tiles(inputs.grid, radius, inputs.products) if inputs.v.device.type != "cpu" else None
+    return NarrowWindows(inputs.grid, radius) if tiles is None else tiles

@@ -130,13 +130,13 @@ class WindowChunk:
     """Whole rows of tiles, and the tokens that their windows reach.
 
     Attributes:
-        tokens, window: slices of the queries and of the keys among the grid's tokens.
+        tokens, keys: slices of the queries and of the keys among the grid's tokens.
         shape, window_shape: shapes of both as grids.
         bands: all tiles of the chunk.
     """
 
     tokens: slice
-    window: slice
+    keys: slice
     shape: Triple
     window_shape: Triple
     bands: tuple[Band, ...]
@@ -157,7 +157,7 @@ def window_chunks(grid: Grid, radius: Triple, max_tokens: int) -> tuple[WindowCh
         result.append(
             WindowChunk(
                 tokens=slice(start * row_tokens, stop * row_tokens),
-                window=slice(low * row_tokens, high * row_tokens),
+                keys=slice(low * row_tokens, high * row_tokens),
                 shape=(stop - start, n1, n2),
                 window_shape=(high - low, n1, n2),
                 bands=cuts[relative],
