@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from performer_string.models.vit.batching import batch_images
     from performer_string.models.vit.model import ViT
     from performer_string.models.vit.packing import packed_features
-    from performer_string.ops.context import AttentionContext
-    from performer_string.ops.layout import TokenLayout
+    from performer_string.ops.layout import AttentionContext, TokenLayout
     from performer_string.ops.linear import linear_attention
     from performer_string.ops.rotated_features import rotated_feature_attention
     from performer_string.ops.softmax import softmax_attention

@@ -3,6 +3,10 @@
 All maps here but `elu` are isotropic: their projections have a rotation-invariant distribution. In expectation the
 features then depend on inner products and norms alone, and a rotation of queries and keys keeps attention translation
 invariant. `polynomial` has no random projection, so that its invariance is exact.
+
+Read `base.py` for the contract and `random.py` for the random projections, then one map: `favor.py`, `arc_cosine.py`,
+`polynomial.py` or `elu.py`. Plain definitions of their features are in `ops/reference.py`. The fast paths of `ops/`
+take a map by its `form()` or `polynomial_kernel()`, and any other by the features of `pair()`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from performer_string.bias import RelativeBias
 from performer_string.feature_maps import FeatureMap
-from performer_string.ops.context import AttentionContext
-from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
+from performer_string.ops.layout import EVERY_TOKEN, AttentionContext, TokenLayout
 from performer_string.ops.packing import attend_packed
 from performer_string.position.rotation import Rotation
 from performer_string.utils.registry import lookup

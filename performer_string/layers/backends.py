@@ -13,7 +13,7 @@ from torch import Tensor
 from performer_string.feature_maps import FEATURE_MAPS, FeatureMap, build_feature_map
 from performer_string.layers.attention_backend import AttentionBackend, check_has, identity_values
 from performer_string.ops import reference
-from performer_string.ops.context import AttentionContext
+from performer_string.ops.layout import AttentionContext
 from performer_string.ops.linear import attend_linear
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.rotated_features import attend_rotated_features

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.layers.block import MLP
-from performer_string.ops.context import AttentionContext
-from performer_string.ops.layout import TokenLayout
+from performer_string.ops.layout import AttentionContext, TokenLayout
 from performer_string.ops.softmax import attend_softmax
 from performer_string.utils.dtype import without_autocast
 from performer_string.utils.validation import check_heads

@@ -1,4 +1,4 @@
-"""Layout of the tokens of a sequence: positions, the regular grid that they form, prefix tokens and the mask.
+"""Layout of the tokens of a sequence (positions, regular grid, prefix tokens and mask), and the context of attention.
 
 A grid of C <= 3 axes is written as (n_0, n_1, n_2) with ones at the end, so that one loop serves every dimension.
 """
@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from performer_string.bias import RelativeBias
+    from performer_string.position.rotation import Rotation
 
 Triple = tuple[int, int, int]
 
@@ -167,6 +172,24 @@ class TokenLayout:
         assert self.positions is not None
         positions = self.positions[..., self.num_prefix :, :]
         return [find_grid(sample) for sample in (positions if positions.ndim == 3 else [positions])]
+
+
+@dataclass(frozen=True)
+class AttentionContext:
+    """Inputs of attention besides queries, keys and values.
+
+    Attributes:
+        rotation: rotation of queries and keys; None for the identity.
+        locality: relative bias, which attenuates values by distance; it needs the positions in `layout`.
+        layout: layout of the tokens: positions, prefix, and the mask of those that take part, or lengths of packed
+            sequences.
+        key_bias: bias of the logits of each key, [B, H, N].
+    """
+
+    rotation: Rotation | None
+    locality: RelativeBias | None
+    layout: TokenLayout  # without a default, which torch 2.11 cannot compile
+    key_bias: Tensor | None = None
 
 
 EVERY_TOKEN = TokenLayout()  # all tokens of a sequence take part, without positions

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from performer_string.ops.chunked import chunked_attention
-from performer_string.ops.context import AttentionContext
-from performer_string.ops.forms import FeatureForm
+from performer_string.ops.forms import FeatureForm, PolynomialKernel
 from performer_string.ops.key_bias import key_logits, key_weights
-from performer_string.ops.layout import TokenLayout
+from performer_string.ops.layout import AttentionContext, TokenLayout
 from performer_string.ops.packing import attend_packed, packed_lengths
-from performer_string.ops.polynomial import polynomial_attention
+from performer_string.ops.polynomial import is_linear_cheaper_on_gpu, summed_attention
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import check_attention, check_context, check_feature_map
 from performer_string.utils._compat import needs_plain_operations
@@ -106,7 +105,7 @@ def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: Att
     | packed sequences | this function, for the sequences of each length |
     | a relative bias | `_with_bias`: it sums over the keys itself |
     | a transform of `torch.func`, or an export | `_with_features`: plain operations |
-    | a map with a polynomial kernel | `polynomial_attention`: no features, Triton kernels on a GPU where these apply |
+    | a map with a polynomial kernel | `_polynomial`: no features; Triton kernels on a GPU where these apply |
     | a map without a fused form | `_with_features` |
     | any other map | `_fused`: Triton kernels on a GPU where these apply, otherwise chunks |
 
@@ -130,9 +129,7 @@ def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: Att
     if needs_plain_operations():
         return _with_features(q, k, v, phi, context)
     if (kernel := phi.polynomial_kernel()) is not None:
-        q, k = rotate_pair(q, k, context.rotation)
-        with without_autocast(q):
-            return polynomial_attention(q, k, v, kernel, context.layout.mask, context.key_bias)
+        return _polynomial(q, k, v, kernel, context)
     form = phi.form()
     return _with_features(q, k, v, phi, context) if form is None else _fused(q, k, v, form, context)
 
@@ -180,6 +177,28 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, form: FeatureForm, context: Attentio
                 return triton_linear_attention(*inputs, planes, key_mask, bias)
             warn_of_plain_operations(log, "linear attention runs in chunks of plain torch operations", reason)
         return chunked_attention(q, k, v, form, planes, key_mask, bias)
+
+
+def _polynomial(q: Tensor, k: Tensor, v: Tensor, kernel: PolynomialKernel, context: AttentionContext) -> Tensor:
+    """Linear attention with a polynomial kernel, without features, in the form that is predicted to be cheapest.
+
+    On a GPU the N x N form is a Triton kernel. A warning says once per reason why that does not apply.
+    """
+    key_mask, key_bias = context.layout.mask, context.key_bias
+    q, k = rotate_pair(q, k, context.rotation)
+    with without_autocast(q):
+        if q.device.type == "cuda":
+            from performer_string.ops.triton.device import product_precision, warn_of_plain_operations
+            from performer_string.ops.triton.square import triton_square_attention, why_square_unsupported
+
+            inputs = (q.to(v.dtype), k.to(v.dtype), v)  # of one type, as in `_fused`
+            reason = why_square_unsupported(*inputs, key_mask, key_bias)
+            if reason is not None:
+                warn_of_plain_operations(log, "polynomial attention runs in plain torch operations", reason)
+            elif not is_linear_cheaper_on_gpu(*inputs, product_precision(v) == "ieee"):
+                bias = None if key_bias is None else key_logits(key_bias, key_mask)
+                return triton_square_attention(*inputs, kernel, key_mask, bias)
+        return summed_attention(q, k, v, kernel, key_mask, key_bias)
 
 
 def _with_bias(

@@ -12,8 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from performer_string.ops.context import AttentionContext
-from performer_string.ops.layout import Grid, TokenLayout
+from performer_string.ops.layout import AttentionContext, Grid, TokenLayout
 from performer_string.ops.rotary import rotate_pair
 
 # q, k, v [B, H, n, d] of B sequences of n tokens, and their context without a rotation -> [B, H, n, d].

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from performer_string.ops.context import AttentionContext
 from performer_string.ops.key_bias import key_weights
-from performer_string.ops.layout import TokenLayout
+from performer_string.ops.layout import AttentionContext, TokenLayout
 from performer_string.ops.packing import attend_packed, packed_lengths
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import check_attention, check_feature_map

@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from performer_string.ops.context import AttentionContext
 from performer_string.ops.key_bias import key_logits, with_bias_columns
-from performer_string.ops.layout import TokenLayout
+from performer_string.ops.layout import AttentionContext, TokenLayout
 from performer_string.ops.packing import attend_packed, packed_lengths
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import check_attention, check_context

@@ -12,8 +12,7 @@ from performer_string.utils._compat import values_unavailable
 if TYPE_CHECKING:
     from performer_string.bias import RelativeBias
     from performer_string.feature_maps import FeatureMap
-    from performer_string.ops.context import AttentionContext
-    from performer_string.ops.layout import TokenLayout
+    from performer_string.ops.layout import AttentionContext, TokenLayout
     from performer_string.position.rotation import Rotation
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from performer_string import build_encoding, build_feature_map, grid_positions, linear_attention
 from performer_string.feature_maps.arc_cosine import ArcCosineFeatures
-from performer_string.ops import chunk_loop, chunk_sums, flash, reference
-from performer_string.ops.chunked import chunked_attention
+from performer_string.ops import reference
+from performer_string.ops.chunked import chunked_attention, flash, loop, sums
 from performer_string.ops.forms import FeatureForm
 from tests.helpers.maps import compare
 from tests.helpers.planes import rotate_planes
@@ -56,12 +56,12 @@ def choose(monkeypatch):
     """Return a function that chooses flash attention and the size of the chunks."""
     # Flash attention is not used for fewer heads than there are threads.
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    can_flash = chunk_loop.can_flash
+    can_flash = loop.can_flash
 
     def set_up(use_flash: bool, features: int) -> None:
-        monkeypatch.setattr(chunk_loop, "can_flash", can_flash if use_flash else lambda *_: False)
-        monkeypatch.setattr(chunk_loop, "CACHE_FEATURES", features)
-        monkeypatch.setattr(chunk_loop, "FLASH_FEATURES", features)
+        monkeypatch.setattr(loop, "can_flash", can_flash if use_flash else lambda *_: False)
+        monkeypatch.setattr(loop, "CACHE_FEATURES", features)
+        monkeypatch.setattr(loop, "FLASH_FEATURES", features)
 
     return set_up
 
@@ -219,10 +219,10 @@ def test_saved_tensors_are_smaller_than_the_features():
 @pytest.mark.parametrize("native", [True, False], ids=["bf16-products", "float32-products"])
 @pytest.mark.parametrize("name", ["exponential", "power 2"])
 def test_bf16_with_and_without_native_products(name, native, monkeypatch):
-    monkeypatch.setattr(chunk_loop, "has_fast_bf16", lambda device: native)
-    types, product = set(), chunk_sums.ChunkSums.product
+    monkeypatch.setattr(loop, "has_fast_bf16", lambda device: native)
+    types, product = set(), sums.ChunkSums.product
     monkeypatch.setattr(
-        chunk_sums.ChunkSums, "product", lambda self, a, b: (types.add(self.value_dtype), product(self, a, b))[1]
+        sums.ChunkSums, "product", lambda self, a, b: (types.add(self.value_dtype), product(self, a, b))[1]
     )
     q, k, v = (torch.randn(2, 2, 70, 6).bfloat16().requires_grad_() for _ in range(3))
     form = make_form(name, torch.randn(2, 7, 6))

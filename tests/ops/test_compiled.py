@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from performer_string import VALUE_MAPS, build_encoding, build_feature_map, fold, grid_positions, linear_attention
-from performer_string.ops.chunked import _attention as operation
+from performer_string.ops.chunked.operator import _attention as operation
 from tests.helpers.maps import compare
 from tests.helpers.small_vit import vit
 

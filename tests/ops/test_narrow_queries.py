@@ -15,7 +15,8 @@ from performer_string import (
     linear_attention,
     softmax_attention,
 )
-from performer_string.ops import reference, squares
+from performer_string.ops import reference
+from performer_string.ops.polynomial import squares
 from tests.helpers.maps import MAPS, compare, draw_bias, draw_mask, make_map, reference_features
 
 WIDTHS = [(6, 11), (6, 1), (10, 3), (4, 33)]  # of queries and keys, and of values

@@ -16,8 +16,7 @@ from performer_string import (
     linear_attention,
     softmax_attention,
 )
-from performer_string.ops.context import AttentionContext
-from performer_string.ops.layout import TokenLayout
+from performer_string.ops.layout import AttentionContext, TokenLayout
 from performer_string.position.base import Sizes
 
 LENGTHS = (7, 1, 13, 7, 0, 2)  # two of one length, one token, none

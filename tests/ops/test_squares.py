@@ -9,7 +9,8 @@ from torch.library import opcheck
 
 from performer_string import build_encoding, build_feature_map, grid_positions, linear_attention
 from performer_string.feature_maps.polynomial import PolynomialFeatures
-from performer_string.ops import reference, square_features, square_tiles, squares
+from performer_string.ops import reference
+from performer_string.ops.polynomial import products, squares, tiles
 from tests.helpers.maps import assert_batched_gradients, compare, draw, draw_bias, draw_mask
 
 FORMS = ["tiles", "products"]
@@ -22,8 +23,8 @@ def choose(monkeypatch):
     def set_up(form: str, small: bool = False) -> None:
         monkeypatch.setattr(squares, "is_linear_cheaper", lambda *_: form == "products")
         if small:
-            monkeypatch.setattr(square_tiles, "CACHE_WEIGHTS", 60)
-            monkeypatch.setattr(square_features, "CACHE_PRODUCTS", 1)
+            monkeypatch.setattr(tiles, "CACHE_WEIGHTS", 60)
+            monkeypatch.setattr(products, "CACHE_PRODUCTS", 1)
 
     return set_up
 
@@ -58,9 +59,9 @@ def test_every_width(choose, form, dim):
 @pytest.mark.parametrize("dim", [1, 2, 5, 6])
 def test_products_are_the_kernel(dim):
     a, b, _ = draw_groups(2, 4, 3, dim, 1)
-    features = [square_features.products(square_features.twice(x)) for x in (a, b)]  # [G, m, N]
-    assert features[0].shape[1] == square_features.num_products(dim)
-    kernel = features[0].mT @ (square_features.pair_weights(dim, a) * features[1])
+    features = [products.products(products.twice(x)) for x in (a, b)]  # [G, m, N]
+    assert features[0].shape[1] == products.num_products(dim)
+    kernel = features[0].mT @ (products.pair_weights(dim, a) * features[1])
     torch.testing.assert_close(kernel, (a @ b.mT) ** 2)
 
 

@@ -15,7 +15,7 @@ from performer_string import (
     softmax_attention,
 )
 from performer_string.layers.pooling import build_pool, mean_pool
-from performer_string.ops import squares
+from performer_string.ops.polynomial import squares
 
 TOKENS, VALUE = 20_000, 100.0
 DTYPES = [torch.float16, torch.bfloat16]

@@ -9,7 +9,7 @@ from torch import Tensor
 from performer_string import build_feature_map, linear_attention
 from performer_string.ops import reference
 from performer_string.ops.forms import PolynomialKernel
-from performer_string.ops.polynomial_sums import summed_attention
+from performer_string.ops.polynomial.attention import summed_attention
 from performer_string.ops.triton import square
 from performer_string.ops.triton.square import triton_square_attention
 from tests.helpers.maps import assert_batched_gradients

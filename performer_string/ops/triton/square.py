@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.library import custom_op
 
 from performer_string.ops.forms import PolynomialKernel
-from performer_string.ops.polynomial_sums import summed_attention
+from performer_string.ops.polynomial.attention import summed_attention
 from performer_string.ops.triton.api import why_not_importable
 from performer_string.ops.triton.device import WIDEST, dense_rows, product_precision, why_other_inputs
 from performer_string.utils._compat import is_batched_gradient

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from performer_string.ops.forms import PolynomialKernel
 from performer_string.ops.key_bias import key_weights
-from performer_string.ops.squares import squared_sums
+from performer_string.ops.polynomial.squares import squared_sums
 from performer_string.utils.dtype import full_precision
 from performer_string.utils.numerics import least_norm, safe_denominator
 
@@ -30,7 +30,11 @@ def summed_attention(
     These factors cancel, and have no gradient.
 
     Args:
-        q, k, v, kernel, key_mask, key_bias: see `polynomial_attention` of `ops/polynomial.py`.
+        q, k: rotated queries and keys, [B, H, N, d].
+        v: values, [B, H, N, e].
+        kernel: polynomial kernel of rotated queries and keys.
+        key_mask: mask of the keys, [B, N], True for keys to attend to.
+        key_bias: bias b of the keys, [B, H, N]. The kernel of key j is multiplied by exp(b_j).
 
     Returns:
         Outputs, [B, H, N, e] in the type of v.

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from performer_string.ops.square_features import key_sums, linear_gradients, linear_sums, num_products
-from performer_string.ops.square_tiles import tiled_gradients, tiled_sums
+from performer_string.ops.polynomial.products import key_sums, linear_gradients, linear_sums, num_products
+from performer_string.ops.polynomial.tiles import tiled_gradients, tiled_sums
 from performer_string.utils._compat import is_batched_gradient
 from performer_string.utils.dtype import without_autocast
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from performer_string.ops.chunk_loop import ChunkInputs, ChunkLoop
+from performer_string.ops.chunked.loop import ChunkInputs, ChunkLoop
 from performer_string.ops.forms import FeatureForm
 from performer_string.utils.autograd import first_order
 from performer_string.utils.dtype import without_autocast

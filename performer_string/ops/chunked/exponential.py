@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from performer_string.ops.chunk_sums import ChunkSums, KeyChunk, join, multiply_heads
+from performer_string.ops.chunked.sums import ChunkSums, KeyChunk, join, multiply_heads
 
 
 class ExponentialSums(ChunkSums):

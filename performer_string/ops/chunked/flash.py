@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from performer_string.ops.chunk_sums import KeyChunk
-from performer_string.ops.exponential_sums import ExponentialSums
+from performer_string.ops.chunked.exponential import ExponentialSums
+from performer_string.ops.chunked.sums import KeyChunk
 from performer_string.utils._compat import FLASH_ATTENTION_CPU
 
 # Queries that one thread of torch's kernel takes at a time, where there are 192 or more.

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from performer_string.ops.chunk_sums import ChunkSums, KeyChunk
-from performer_string.ops.exponential_sums import ExponentialSums
-from performer_string.ops.flash import FlashSums, can_flash
+from performer_string.ops.chunked.exponential import ExponentialSums
+from performer_string.ops.chunked.flash import FlashSums, can_flash
+from performer_string.ops.chunked.power import PowerSums
+from performer_string.ops.chunked.sums import ChunkSums, KeyChunk
 from performer_string.ops.forms import FeatureForm
-from performer_string.ops.power_sums import PowerSums
 from performer_string.ops.rotary import rotate_planes
 from performer_string.utils._compat import has_fast_bf16
 from performer_string.utils.numerics import chunk_slices
