@@ -29,6 +29,11 @@ def cell_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: `1 cell`, `2 cells`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def line_of(names: Sequence[str], *values: str) -> Callable[[Mapping[str, Any]], str]:
     """Return a function that describes a row in a line, such as `linear, 168 px: accuracy 98.20 % (97.49 to 98.72)`.
 

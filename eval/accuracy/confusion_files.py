@@ -21,6 +21,7 @@ from eval.plotting.contact_sheet import Tile, contact_sheet, fit, names_apart, s
 from eval.plotting.options import add_title
 from eval.plotting.style import save_plot
 from eval.report import Row, write_csv
+from eval.tables import counted
 
 FULL_ROWS, TOP = 100, 5  # up to FULL_ROWS classes every probability is written, above that the TOP highest
 NAME = 13  # most letters of a model's name beside its answer
@@ -129,7 +130,7 @@ def difference_sheet(one: Answers, other: Answers, count: int) -> Figure:
         for answers, model in zip((one, other), names_beside([one.model, other.model]), strict=True):
             lines.append(fit(one.classes[int(answers.predicted[index])], f"{model}: "))
         tiles.append(Tile(picture(one, index), "\n".join([*lines, name])))
-    on = "1 image" if len(differing) == 1 else f"{len(differing)} images"
+    on = counted(len(differing), "image")
     heading = f"{one.model} and {other.model} at {one.size} px: only one is right on {on}"
     heading += f"; these {len(tiles)} differ most" if len(tiles) < len(differing) else ""
     return contact_sheet(tiles, heading=heading, note=one.note)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from eval.argument_types import choose_device
 from eval.evaluations import Command
+from eval.tables import counted
 from performer_string.utils.files import check_writable
 from train.utils.ranges import at_least
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from eval.papers.group import Group
     from eval.papers.table import TableFile
 
+TRAINING = "training run"
 OUT = "folder of the tables and their runs (default: runs/tables)"
 
 
@@ -121,17 +123,13 @@ def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argpar
         return
     result_cache.versions(result_cache.OF_IMAGES)  # hash the imported code now: files may change during training
     if missing := count_missing(groups):
-        print(f"{table.title}: {count(missing)} to do, in {runs}", flush=True)
+        print(f"{table.title}: {counted(missing, TRAINING)} to do, in {runs}", flush=True)
     threads = options.threads or default_threads(options.jobs)
     if status := train_missing(groups, runs, options.jobs, threads):
-        print(f"\n{count(count_missing(groups))} left. Continue with: python -m eval {shlex.join(sys.argv[1:])}")
+        left = counted(count_missing(groups), TRAINING)
+        print(f"\n{left} left. Continue with: python -m eval {shlex.join(sys.argv[1:])}")
         print("The table so far, without them: the same with --no-train.")
         raise SystemExit(status)
-
-
-def count(trainings: int) -> str:
-    """Return a number of training runs as text."""
-    return "1 training run" if trainings == 1 else f"{trainings} training runs"
 
 
 EVALUATION = Command(__doc__, add_arguments, run_command, OUT)

@@ -60,11 +60,6 @@ class Group:
         settings = self.settings()
         return ViTConfig(**{name.removeprefix("model.vit."): settings[name] for name in known & settings.keys()})
 
-    def leave_out(self, state: str) -> None:
-        """Plan no training runs, for the reason `state`."""
-        self.state, self.folders = state, {}
-        self.seeds = self.seeds if state.startswith(LACKING) else []
-
     def finished(self) -> dict[int, Path]:
         """Return the folders of the finished runs, by seed."""
         return {seed: path for seed, path in self.folders.items() if (path / METRICS).is_file()}

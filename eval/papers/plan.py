@@ -73,7 +73,8 @@ def make_plan(table: TableFile, budget_name: str, root: Path | None, runs: Path)
         if start := table.rows[group.row].start_from:
             group.start_from = groups[group.data, start, group.attention]
             if group.state == PLANNED and group.start_from.state != PLANNED:
-                group.leave_out(group.start_from.state)
+                group.state, group.folders = group.start_from.state, {}
+                group.seeds = group.seeds if group.state.startswith(LACKING) else []
     return list(groups.values())
 
 

@@ -11,6 +11,7 @@ from eval.papers.group import NOT_BUILT, OUTSIDE
 from eval.papers.table import TableFile
 from eval.report import Row, unique
 from eval.seeds import FEW
+from eval.tables import counted
 
 NO_BUDGET = "no budget of this table has them"
 SPLITS = {"test": "test", "val": "validation"}
@@ -149,7 +150,7 @@ def note_on_missing(table: TableFile, budget: str, cells: Sequence[Row], command
                 counts[cell["why"], how if budget_of else NO_BUDGET, shown] += 1
     texts = []
     for (why, how, shown), count in counts.items():
-        number = f"{count} {'cell' if count == 1 else 'cells'}"
+        number = counted(count, "cell")
         if shown:
             texts.append(f"{number} not run{f' ({why})' if why else ''}: {how}")
         else:

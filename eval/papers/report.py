@@ -18,6 +18,7 @@ from eval.papers.plan import make_plan
 from eval.papers.read import PAPERS, all_tables
 from eval.papers.report_page import page
 from eval.papers.table import TableFile
+from eval.tables import counted
 from performer_string.utils.files import check_writable, write_aside
 from train.data.tasks import TASKS
 
@@ -80,7 +81,7 @@ def not_run(
             if key in done:
                 continue
             count = sum(len(group.seeds) for group in groups)
-            why = f"{count} training run{'s' * (count > 1)}" if count else "nothing to train"
+            why = counted(count, "training run") if count else "nothing to train"
             if key in times:
                 why += f", {duration(times[key].seconds * count / times[key].trainings)}"
             if missing := [labels[source] for source in sources_of(groups) if source not in had]:
