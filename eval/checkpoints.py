@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from eval.argument_types import WithoutRepetitions, task_option
-from eval.models import check_head
+from eval.models import check_counted, check_head
 from eval.names import names_of
 from eval.report import MAJORITY, Row
 from eval.seeds import check_seeds, differing_keys
@@ -122,6 +122,7 @@ def load_models(options: argparse.Namespace, head: str = "class") -> list[Traine
     for trained, name in zip(models, names, strict=True):
         trained.name = name
         check_head(trained.classifier.vit, name, head)
+        check_counted(trained.data.outputs, trained.path)
         say_unfinished(trained)
     check_same_classes(models)
     for trained in models:

@@ -59,6 +59,15 @@ def check_head(vit: ViT, path: object, head: str = "class") -> None:
         )
 
 
+def check_counted(outputs: str, path: object) -> None:
+    """Raise a ValueError for a model that answers no class, and so cannot be counted as right or wrong."""
+    if outputs != "class":
+        raise ValueError(
+            f"{path} answers {outputs}, and this command is for one class of each image. A run of such a model is "
+            f"measured on its test images by python -m train test RUN."
+        )
+
+
 def preprocessing_of(vit: ViT, path: str | PathLike[str]) -> Preprocessing:
     """Return the preprocessing of a model's images.
 

@@ -58,14 +58,14 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
     try:
         saved = content["hyper_parameters"]
         vit = vit_config(content, **overrides)
-        classifier = ImageClassifier(vit, resolutions=saved["resolutions"])
+        loss = LossConfig(**saved.get("loss", {}))
+        classifier = ImageClassifier(vit, resolutions=saved["resolutions"], loss=loss)
         form_as(classifier.vit, vit_weights(content))
         classifier.load_state_dict(content["state_dict"])
         classifier.vit.preprocessing = Preprocessing.of_checkpoint(content)
         data = ImageData.from_checkpoint(data_state(content))
         optim = OptimConfig(**current_fields(saved.get("optim", {})))  # newer fields have their defaults
         distillation = DistillationConfig(**saved.get("distillation", {}))
-        loss = LossConfig(**saved.get("loss", {}))
     except (KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"the weights in {path} do not match the configuration beside them: {error}") from error
     steps = "best" if path.name == BEST else content.get("global_step")  # the best may be from any step

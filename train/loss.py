@@ -24,14 +24,15 @@ class LossConfig:
 
     Attributes:
         name: `cross-entropy`; `bce`, binary cross-entropy of each class, as in "ResNet strikes back"
-            (arXiv:2110.00476); or `focal`, binary too, with less weight for well-classified samples (arXiv:1708.02002).
+            (arXiv:2110.00476); `focal`, binary too, with less weight for well-classified samples (arXiv:1708.02002);
+            or `squared-error`. Several labels of each image take the binary ones, and numbers the last.
         class_weights: weight of each class, in the order of the labels; `balanced` for the inverse of their frequency
             in the training images, with a mean of 1 over these images; none for equal weights. The weighted
             cross-entropy is a mean over the batch of each process, so that it depends a little on their number.
         focal_gamma: exponent gamma of the focal loss, in (1 - p)^gamma.
     """
 
-    name: Literal["cross-entropy", "bce", "focal"] = "cross-entropy"
+    name: Literal["cross-entropy", "bce", "focal", "squared-error"] = "cross-entropy"
     class_weights: list[float] | Literal["balanced"] | None = None
     focal_gamma: float = 2.0
 
@@ -87,8 +88,20 @@ def focal(logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: fl
     return (losses if weights is None else losses * weights).mean()
 
 
+def squared_error(
+    outputs: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float, config: LossConfig
+) -> Tensor:
+    """Return the squared error of numbers [B, n], the mean over samples and numbers."""
+    return F.mse_loss(outputs, targets)
+
+
 Loss = Callable[[Tensor, Tensor, "Tensor | None", float, LossConfig], Tensor]
-LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "bce": binary, "focal": focal}
+LOSSES: dict[str, Loss] = {
+    "cross-entropy": cross_entropy,
+    "bce": binary,
+    "focal": focal,
+    "squared-error": squared_error,
+}
 
 
 def balanced_weights(labels: Tensor, classes: int) -> Tensor:

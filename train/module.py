@@ -10,23 +10,22 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric, Metric
-from torchmetrics.classification import MulticlassAccuracy
 
 from performer_string import ViT, ViTConfig
+from performer_string.images.preprocessing import Outputs
 from performer_string.models.config.saved_options import without_unused
 from performer_string.utils.renames import current_fields
 from train.augmentation import build_mixes, mix_images, random_positions, random_size
 from train.data.module import ImageData
-from train.data.unlabelled import IGNORED
-from train.dense import check_dense, mean_iou
 from train.distill import DistillationConfig, Teacher
 from train.loss import LOSSES, LossConfig, class_weights
+from train.metrics import count, metrics_of, plain_losses
 from train.optim import OptimConfig, learning_rate
 from train.parameter_groups import check_parts, encoding_penalty, freeze_others, parameter_groups
+from train.targets import check_dense, check_outputs
 
 REMEDIES = (
     "Try a lower --model.optim.lr, --trainer.precision 32-true, --trainer.gradient_clip_val 1.0 or "
@@ -94,20 +93,18 @@ class ImageClassifier(L.LightningModule):
         self.check_settings()
         # plain values only: a checkpoint loads with weights_only=True
         self.save_hyperparameters(plain_settings(vit, self.optim, self.resolutions, distillation, loss))
-        classes = vit.num_classes
-
-        ignored = IGNORED if vit.head == "dense" else None
-
-        def accuracy(k: int = 1) -> MulticlassAccuracy:  # the data module checks the classes: here it waits for the GPU
-            return MulticlassAccuracy(classes, k, average="micro", ignore_index=ignored, validate_args=False)
-
-        self.accuracy = nn.ModuleList(accuracy() for _ in self.resolutions)
-        self.train_accuracy, self.test_accuracy = accuracy(), accuracy()
         self.val_loss = nn.ModuleList(MeanMetric() for _ in self.resolutions)
-        self.mixes = build_mixes(self.optim, classes)
-        dense = self.resolutions if vit.head == "dense" else []
-        self.iou = nn.ModuleList(mean_iou(classes) for _ in dense)
-        self.top5 = nn.ModuleList(accuracy(5) for _ in self.resolutions if classes >= 100 and not dense)
+        self.mixes = build_mixes(self.optim, vit.num_classes)
+        self.measure("class")
+
+    def measure(self, outputs: Outputs) -> None:
+        """Build the metrics of a model with these outputs, as in `Preprocessing`; those of the data are known later."""
+        c = self.vit.config
+        build = metrics_of(outputs, c.head, c.num_classes)
+        self.outputs, self.main = outputs, next(iter(build))  # `main` is logged in training and for `watch_test`
+        lists = {name: nn.ModuleList(make() for _ in self.resolutions) for name, make in build.items()}
+        self.metrics = nn.ModuleDict(lists)
+        self.train_metric, self.test_metric = build[self.main](), build[self.main]()
 
     def check_settings(self) -> None:
         """Raise a ValueError for incompatible settings of the model and its training."""
@@ -126,11 +123,11 @@ class ImageClassifier(L.LightningModule):
         check_parts(self.vit, self.optim.train_only)
         if vit.head == "dense":
             check_dense(self.optim, self.distillation, self.loss_config)
-        if vit.num_classes < 2:
+        if vit.num_classes < (2 if self.loss_config.name == "cross-entropy" else 1):
             raise ValueError(
                 f"a classifier needs num_classes of 2 or more, not {vit.num_classes}. (The weights of a model "
-                f"without a head: ViT.from_checkpoint, or --init_from for a model with one. One number an image: "
-                f"docs/guides/other-targets.md.)"
+                f"without a head: ViT.from_checkpoint, or --init_from for a model with one. One number or label an "
+                f"image: another --model.loss.name, see docs/guides/other-targets.md.)"
             )
 
     def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -140,7 +137,10 @@ class ImageClassifier(L.LightningModule):
     def setup(self, stage: str) -> None:
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         self.validated_split = data.validated_split() if isinstance(data, ImageData) else "val"
+        if isinstance(data, ImageData) and data.outputs != self.outputs:
+            self.measure(data.outputs)
         if stage == "fit" and isinstance(data, ImageData):
+            check_outputs(self.outputs, self.optim, self.distillation, self.loss_config)
             self.vit.preprocessing = data.preprocessing()
             self.class_weights = class_weights(self.loss_config, self.vit.config.num_classes, data.train_labels())
         if stage == "fit" and self.distillation.teacher:
@@ -172,7 +172,8 @@ class ImageClassifier(L.LightningModule):
 
         Args:
             logits: logits in float32, [B, classes], or [B, classes, H, W] of a dense head.
-            targets: classes [B], or probabilities [B, classes] of mixed images; classes [B, H, W] for a dense head.
+            targets: classes [B], or probabilities [B, classes] of mixed images; classes [B, H, W] for a dense head;
+                labels or numbers [B, n] of a source that has these.
         """
         weights = None if self.class_weights is None else self.class_weights.to(logits.device)
         smoothing = self.optim.label_smoothing
@@ -191,9 +192,9 @@ class ImageClassifier(L.LightningModule):
                 f"the loss is {loss.item()} at step {self.global_step}, so that training stopped; the weights are "
                 f"those of the last finite step. {REMEDIES}"
             )
-        if not self.mixes:  # mixed images have no single right class
-            self.train_accuracy(logits, targets)
-            self.log("train/accuracy", self.train_accuracy, prog_bar=True, on_step=True, on_epoch=False)
+        if not self.mixes and self.outputs == "class":  # mixed images have no single right class
+            self.train_metric(logits, targets)
+            self.log("train/accuracy", self.train_metric, prog_bar=True, on_step=True, on_epoch=False)
         self.log("train/loss", loss, prog_bar=True)
         for name, term in terms.items():
             self.log(f"train/loss_of_{name}", term)
@@ -201,12 +202,14 @@ class ImageClassifier(L.LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
         if dataloader_idx == len(self.resolutions):  # the test images, for `data.watch_test`
-            self.test_accuracy(self(batch[0]).float(), batch[1])
-            self.log("test/accuracy", self.test_accuracy, add_dataloader_idx=False)
+            count(self.test_metric, self.outputs, self(batch[0]).float(), batch[1])
+            self.log(f"test/{self.main}", self.test_metric, add_dataloader_idx=False)
             return
         logits = self.score(self.validated_split, batch, dataloader_idx)
         loss = cast(MeanMetric, self.val_loss[dataloader_idx])
-        loss(F.cross_entropy(logits, batch[1], reduction="none"), weight=(batch[1] >= 0).float())
+        losses = plain_losses(self.outputs, logits, batch[1])
+        known = (batch[1] >= 0).float() if self.outputs == "class" else torch.ones_like(losses)
+        loss(losses, weight=known)
         self.log(f"{self.validated_split}/loss_{self.resolutions[dataloader_idx]}", loss, add_dataloader_idx=False)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -215,13 +218,12 @@ class ImageClassifier(L.LightningModule):
     def score(self, split: str, batch: tuple[Tensor, Tensor], index: int, overall: bool = True) -> Tensor:
         """Return the logits of a batch at a resolution, and log its metrics, `overall` those of the first as well."""
         logits = self(batch[0]).float()
-        for name, metrics in (("accuracy", self.accuracy), ("top5_accuracy", self.top5), ("miou", self.iou)):
-            if metrics:
-                metric = cast(Metric, metrics[index])
-                metric(logits, batch[1])
-                self.log(f"{split}/{name}_{self.resolutions[index]}", metric, add_dataloader_idx=False)
-                if index == 0 and overall:
-                    self.log(f"{split}/{name}", metric, prog_bar=True, add_dataloader_idx=False)
+        for name, metrics in self.metrics.items():
+            metric = cast(Metric, cast(nn.ModuleList, metrics)[index])
+            count(metric, self.outputs, logits, batch[1])
+            self.log(f"{split}/{name}_{self.resolutions[index]}", metric, add_dataloader_idx=False)
+            if index == 0 and overall:
+                self.log(f"{split}/{name}", metric, prog_bar=True, add_dataloader_idx=False)
         return logits
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

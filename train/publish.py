@@ -44,7 +44,7 @@ from train.runs.recorded import (
     unfinished,
     validated_metrics,
 )
-from train.testing import count_right
+from train.testing import count_right, measure_values
 from train.utils.errors import one_message
 from train.utils.imports import import_modules, naming_imports
 from train.utils.ranges import at_least
@@ -126,6 +126,11 @@ def measure(trained: Trained, options: argparse.Namespace, device: torch.device)
             row |= {**dense_cells(right, mean / 100), "low": round(low, 4), "high": round(high, 4)}
             metrics.append({**row, "images": len(counts)})
             print(f"{size} px: mIoU {mean:.1f} % ({low:.1f}-{high:.1f}) of {len(counts)} images", flush=True)
+            continue
+        if data.outputs != "class":
+            name, value, total = measure_values(trained, size, options.images, device, f"test at {size}")
+            metrics.append({**row, name: round(value, 6), "images": total})
+            print(f"{size} px: {name} {value:.4g} of {total} images", flush=True)
             continue
         correct, total = count_right(trained, size, "test", options.images, device, f"test at {size}")
         row |= accuracy(correct / total, total)

@@ -31,28 +31,39 @@ if TYPE_CHECKING:
 
 
 def accuracy_table(runner: SweepRunner) -> str:
-    """Return the mean validation accuracy of each model over its seeds, as text."""
+    """Return the mean validation accuracy of each model over its seeds, or what it has in its place, as text."""
     from tabulate import tabulate
 
     rows = []
     for model in dict.fromkeys(run.model for run in runner.finished()):
         metrics = [runner.metrics(run) for run in runner.finished() if run.model == model]
+        name = next((name for name in ("average_precision", "r2") if f"val/{name}" in metrics[0]), "accuracy")
+        title = "validation accuracy in %" if name == "accuracy" else f"100 times the validation {name}"
         means = {
-            f"{key.removeprefix('val/accuracy_')} px": statistics.mean(100 * m[key] for m in metrics if key in m)
+            f"{key.removeprefix(f'val/{name}_')} px": statistics.mean(100 * m[key] for m in metrics if key in m)
             for key in metrics[0]
-            if key.startswith("val/accuracy_")
+            if key.startswith(f"val/{name}_")
         }
-        rows.append({"validation accuracy in %": model, "seeds": len(metrics), **means})
+        rows.append({title: model, "seeds": len(metrics), **means})
     return tabulate(rows, headers="keys", tablefmt="github", floatfmt=".1f")
 
 
 def evaluation_commands(runner: SweepRunner) -> list[str]:
-    """Return the commands that evaluate the finished runs, one command for all runs of a task."""
+    """Return the commands that evaluate the finished runs, one command for all runs of a task.
+
+    Runs on labels or numbers have a command each, `train test`.
+    """
+    from train.data.sources import outputs_of  # it imports torch
+
+    commands = []
     tasks: dict[str, list[Run]] = {}  # runs by the options of their task
     evaluations: dict[str, list[str]] = {}  # their names, by task
     for run in runner.finished():
         config = read_yaml(runner.folder(run) / CONFIG)
         data = config["data"]
+        if outputs_of(data["source"]) != "class":
+            commands.append(f"python -m train test {shlex.quote(str(runner.folder(run)))}")
+            continue
         sizes = [str(Size.of(size)) for size in (config["model"]["vit"]["image_size"], *data["resolutions"])]
         imports = [shlex.quote(name) for name in module_names(config.get("imports"))]
         options = " ".join(["--resolutions", *sizes, *(["--imports", *imports] if imports else [])])
@@ -62,7 +73,6 @@ def evaluation_commands(runner: SweepRunner) -> list[str]:
         names = evaluations.setdefault(task, ["dense" if vit.get("head") == "dense" else "resolution"])
         if vit.get("locality") and names == ["resolution"]:
             names.append("locality")
-    commands = []
     for task, runs in tasks.items():
         paths = [shlex.quote(str(runner.folder(run) / CHECKPOINTS / LAST)) for run in runs]
         if len(paths) == len(runner.sweep.runs):

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from train.checkpoint import Trained
 from train.data.sizes import ONE, Size, Views
+from train.metrics import count, metrics_of
 from train.utils.progress import progress
 
 
@@ -83,6 +84,24 @@ def measure_images(
             right.extend((logits.argmax(-1) == targets).tolist())
             loss.extend(F.cross_entropy(logits, targets, reduction="none").tolist())
     return ImageResults(torch.tensor(right, dtype=torch.bool), torch.tensor(loss, dtype=torch.float32))
+
+
+@torch.inference_mode()
+def measure_values(
+    trained: Trained, size: Size, number: int, device: torch.device, title: str = ""
+) -> tuple[str, float, int]:
+    """Return the metric of a model of labels or numbers on test images: its name, its value, and how many images.
+
+    Args:
+        trained, size, number, device, title: arguments as in `batches`.
+    """
+    vit, outputs = trained.classifier.vit.to(device), trained.data.outputs
+    name, build = next(iter(metrics_of(outputs, vit.config.head, vit.config.num_classes).items()))
+    metric, total = build(), 0
+    for images, targets in batches(trained, size, "test", number, device, title):
+        count(metric, outputs, vit(images).float().cpu(), targets)
+        total += len(targets)
+    return name, float(metric.compute()), total
 
 
 def count_right(

@@ -14,7 +14,15 @@ from train.data.sources import SOURCES
 
 TABLES = (ATTENTIONS, ENCODINGS, FEATURE_MAPS, LOCALITIES, SOURCES, AUGMENTATIONS, VALUE_MAPS, EVALUATIONS)
 # The guides, and how many of their first blocks of Python belong to the module.
-PARTS = {"own-encoding": 2, "own-attention": 2, "own-feature-map": 3, "own-data": 1, "own-training": 3, "evaluate": 1}
+PARTS = {
+    "own-encoding": 2,
+    "own-attention": 2,
+    "own-feature-map": 3,
+    "own-data": 1,
+    "other-targets": 1,
+    "own-training": 3,
+    "evaluate": 1,
+}
 
 
 def module_text() -> str:

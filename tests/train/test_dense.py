@@ -22,8 +22,8 @@ from train.checkpoint import load_trained
 from train.checkpoint_file import read_checkpoint
 from train.data.sizes import Size
 from train.data.unlabelled import IGNORED
-from train.dense import mean_iou
 from train.loss import LossConfig, cross_entropy
+from train.metrics import mean_iou
 from train.pixels import confusion, confusions, iou_of
 from train.publish import main as publish
 

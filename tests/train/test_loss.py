@@ -35,7 +35,7 @@ def by_hand(config: LossConfig, logits, targets, weights, smoothing) -> torch.Te
 
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", list(LOSSES))
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "squared-error"])
 def test_losses_are_their_equations(name, weighted, mixed):
     config = LossConfig(name, focal_gamma=1.5)
     weights = torch.tensor([0.5, 1.0, 2.0, 0.25, 1.25]) if weighted else None

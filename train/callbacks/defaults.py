@@ -18,7 +18,9 @@ from train.callbacks.progress import progress_bar
 from train.callbacks.records import FinalMetrics, History
 from train.callbacks.stopping import CleanStop, JobTimer, StopAfterCheckpoints, ValidateAtEnd
 from train.callbacks.summary import SummaryLine
+from train.data.sources import outputs_of
 from train.data.tasks import holds_out
+from train.metrics import best_by
 from train.runs import slurm
 from train.runs.folder import CHECKPOINTS, HISTORY, METRICS
 from train.sharding import NAME
@@ -81,7 +83,7 @@ def saving_callbacks(config: Any, asked: Mapping[str, Any], plugins: list[Any], 
     if asked["enable_checkpointing"] is False:
         return [CleanStop(folder, program, warning)]
     test_alone = config.data.watch_test and not holds_out(config.data.source, config.data.val_fraction)
-    monitor = "val/miou" if config.model.vit.head == "dense" else "val/accuracy"
+    monitor = f"val/{best_by(outputs_of(config.data.source), config.model.vit.head)}"
     best = [] if test_alone else [MovableCheckpoint(folder, monitor)]  # test images choose nothing
     last = LastCheckpoint(folder, config.checkpoint_every)
     return [SameFolder(), *best, last, StopAfterCheckpoints(folder, program, warning)]

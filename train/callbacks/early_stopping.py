@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStopping, EarlyStopp
 
 from performer_string.utils.registry import nearest
 from train.data.module import ImageData
+from train.metrics import metrics_of
 from train.module import ImageClassifier
 from train.runs.folder import CONFIG, METRICS
 from train.utils.yaml_file import read_yaml
@@ -20,9 +21,10 @@ from train.utils.yaml_file import read_yaml
 LENGTHS = ("max_epochs", "max_steps", "min_epochs", "min_steps", "callbacks")  # a run that changes one goes on
 
 
-def validation_metrics(module: ImageClassifier) -> list[str]:
-    """Return the names that a validation logs."""
-    names = ["val/accuracy", *["val/top5_accuracy"] * bool(module.top5), *["val/miou"] * bool(module.iou)]
+def validation_metrics(module: ImageClassifier, outputs: str = "class") -> list[str]:
+    """Return the names that a validation on data with these outputs logs."""
+    config = module.vit.config
+    names = [f"val/{name}" for name in metrics_of(outputs, config.head, config.num_classes)]
     return names + [f"{name}_{size}" for name in (*names, "val/loss") for size in module.resolutions]
 
 
@@ -40,7 +42,8 @@ def check_monitors(trainer: L.Trainer, module: L.LightningModule) -> None:
         return
     data = getattr(trainer, "datamodule", None)
     test_alone = isinstance(data, ImageData) and not data.validates()
-    known = [] if test_alone else validation_metrics(cast(ImageClassifier, module))
+    outputs = data.outputs if isinstance(data, ImageData) else "class"
+    known = [] if test_alone else validation_metrics(cast(ImageClassifier, module), outputs)
     for callback in callbacks:
         name: str | None = getattr(callback, "monitor", None)
         asked = isinstance(callback, ModelCheckpoint) or (isinstance(callback, EarlyStopping) and callback.strict)

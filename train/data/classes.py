@@ -20,9 +20,10 @@ def class_names(dataset: Any) -> list[str]:
 
 
 def labels_of(dataset: Any) -> Tensor | None:
-    """Return the labels of a dataset's images, [N]; None where they are not listed."""
+    """Return the labels of a dataset's images, [N]; None where they are not listed, or are not one class of each."""
     targets = getattr(dataset, "targets", None)
-    return None if targets is None else torch.as_tensor(targets)
+    labels = None if targets is None else torch.as_tensor(targets)
+    return None if labels is None or labels.ndim != 1 or labels.is_floating_point() else labels
 
 
 def classes_without(dataset: Any, indices: Tensor) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -123,32 +124,67 @@ def class_of(number: int, label: Any) -> int:
     except (TypeError, ValueError, RuntimeError):  # torch and numpy raise these of several numbers
         pass
     raise ValueError(
-        f"item {number} of the data is no image with the number of its class, which is {label!r:.60}. Several labels "
-        f"an image, or numbers, need a loop of your own: docs/guides/other-targets.md."
+        f"item {number} of the data is no image with the number of its class, which is {label!r:.60}. A source of "
+        f"several labels an image, or of numbers, says so: docs/guides/other-targets.md."
     )
+
+
+def values_of(number: int, values: Any, outputs: str, count: int) -> Tensor:
+    """Return the labels or numbers of an item, float32 [count].
+
+    Raises:
+        ValueError: another number of them, or values that are out of range.
+    """
+    try:
+        found = torch.as_tensor(values, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError):
+        found = torch.empty(0, 0)
+    most = 1.0 if outputs == "labels" else math.inf
+    if found.shape != (count,) or not bool(((found.abs() <= most) & found.isfinite()).all()):
+        raise ValueError(
+            f"item {number} of the data has {values!r:.60} where its {outputs} must be: {count} finite numbers, as the "
+            f"source says by `classes`{', from 0 to 1' if outputs == 'labels' else ''}."
+        )
+    return found
 
 
 class UnreadableImageError(ValueError):
     """An image file is damaged, or in a format that Pillow does not read."""
 
 
-class Transformed(Dataset[tuple[Tensor, int]]):
+class Transformed(Dataset[tuple[Tensor, Any]]):
     """Subset of a dataset, with a transform.
+
+    Args:
+        dataset: pairs of an image and its class, labels or numbers.
+        indices: indices of the images, [N].
+        transform: transform to a uint8 tensor.
+        channels: number of channels of the images.
+        classes: number of classes, labels or numbers.
+        outputs: what models answer, as in `Source`.
 
     Raises:
         UnreadableImageError: an image that cannot be read.
         ValueError: an item that is no pair of a uint8 image with `channels` channels and
-            a label below `classes`.
+            a label below `classes`, or `classes` labels or numbers.
     """
 
-    def __init__(self, dataset: Any, indices: Tensor, transform: v2.Transform, channels: int, classes: int):
+    def __init__(
+        self,
+        dataset: Any,
+        indices: Tensor,
+        transform: v2.Transform,
+        channels: int,
+        classes: int,
+        outputs: str = "class",
+    ):
         self.dataset, self.indices, self.transform = dataset, indices, transform
-        self.channels, self.classes = channels, classes
+        self.channels, self.classes, self.outputs = channels, classes, outputs
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[Tensor, Any]:
         number = int(self.indices[index])
         try:
             image, label = self._read(number)
@@ -171,14 +207,15 @@ class Transformed(Dataset[tuple[Tensor, int]]):
 
     def check_label(self, number: int, label: Any) -> None:
         """Raise a ValueError for a class that does not exist."""
-        if not 0 <= label < self.classes:
+        if self.outputs == "class" and not 0 <= label < self.classes:
             raise ValueError(f"image {number} of the data is of class {label}: {self.classes} are numbered from 0.")
 
     def _read(self, number: int) -> tuple[Tensor, Any]:
         item = self.dataset[number]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise ValueError(f"item {number} of the data must be a pair (image, class), not a {type(item).__name__}.")
-        label = class_of(number, item[1])
+        count, one = self.classes, self.outputs == "class"
+        label = class_of(number, item[1]) if one else values_of(number, item[1], self.outputs, count)
         try:
             return self.transform(item[0]), label  # the transform decodes the frames of a video
         except (TypeError, ValueError) as error:

@@ -24,7 +24,7 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
 
     Args:
         images: images, uint8 [n, C, H, W].
-        labels: classes, int64 [n], or integers [n, H, W] for a dense task.
+        labels: classes, int64 [n], integers [n, H, W] for a dense task, or labels or numbers, float32 [n, count].
     """
 
     def __init__(self, images: Tensor, labels: Tensor):
@@ -46,7 +46,7 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
         images, labels, done = torch.empty(0), torch.empty(0), 0
         with progress(total=total, desc=title, unit="image") as bar:
             for batch, classes in loader:
-                classes = classes.short() if classes.ndim > 1 else classes  # a map takes a quarter of the memory
+                classes = classes.short() if classes.ndim > 2 else classes  # a map takes a quarter of the memory
                 if not done:
                     images, labels = (x.new_empty(total, *x.shape[1:]) for x in (batch, classes))
                 images[done : done + len(batch)], labels[done : done + len(batch)] = batch, classes
@@ -59,12 +59,17 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Any]:
-        return self.images[index], self.labels[index].long()
+        return self.images[index], self.labels_at(index)
 
     def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return a whole batch, for loaders with the `collate_fn` `as_it_is`."""
         number = torch.as_tensor(indices)
-        return self.images[number], self.labels[number].long()
+        return self.images[number], self.labels_at(number)
+
+    def labels_at(self, index: int | Tensor) -> Tensor:
+        """Return the labels of an image or of several, integers as int64."""
+        labels = self.labels[index]
+        return labels if labels.is_floating_point() else labels.long()
 
 
 class AugmentedInMemory(ImagesInMemory):
@@ -106,11 +111,11 @@ class AugmentedInMemory(ImagesInMemory):
         """Return the batch of some keys, all of one epoch."""
         number = torch.tensor([index for _, index in keys])
         corners, flipped, turns = (drawn[number] for drawn in self.draws(keys[0][0]))
-        images, labels = self.images[number], self.labels[number].long()
+        images, labels = self.images[number], self.labels_at(number)
         if self.crop:
             images = crop(F.pad(images, [self.padding] * 4), corners, images.shape[-2:])
         flipped, turns = flipped & self.flip, turns * self.turn
-        return turned(images, flipped, turns), labels if labels.ndim == 1 else turned(labels, flipped, turns)
+        return turned(images, flipped, turns), labels if labels.ndim < 3 else turned(labels, flipped, turns)
 
 
 def turned(images: Tensor, flipped: Tensor, turns: Tensor) -> Tensor:

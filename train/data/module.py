@@ -26,7 +26,7 @@ from train.data.moving_arrow import MovingArrowTask
 from train.data.normalisation import IMAGES, PixelNormalisation
 from train.data.pathfinder import PathfinderTask
 from train.data.sizes import ONE, Views
-from train.data.sources import SOURCES, download_source, majority_accuracy, numbers_of
+from train.data.sources import SOURCES, download_source, majority_accuracy, numbers_of, outputs_of
 from train.data.splits import ImageSplits
 from train.data.tasks import TASKS, holds_out
 
@@ -118,11 +118,10 @@ class ImageData(Loaders):
         self.task: GeneratedTask | None = getattr(self, self.source) if self.source in TASKS else None
         check_options(self)
         self.in_channels, self.num_classes, mean, std = numbers_of(self.source, self.task, self.grey)
-        self.head = (self.task or SOURCES[self.source]).head
+        self.head, self.outputs = (self.task or SOURCES[self.source]).head, outputs_of(self.source)
         check_measured(self)
-        self.pixels = PixelNormalisation(
-            self.mean or mean, self.std or std, self.in_channels, len(self.size), self.measure_mean
-        )
+        known = self.mean or mean, self.std or std
+        self.pixels = PixelNormalisation(*known, self.in_channels, len(self.size), self.measure_mean)
         self._splits: ImageSplits | None = None
         self._trained: dict[str, Any] | None = None  # state in the checkpoint that this was loaded from
 
@@ -193,7 +192,8 @@ class ImageData(Loaders):
     def _images(self, dataset: Any, indices: Tensor, size: Sequence[int], **how: Any) -> Transformed:
         """Return images of a dataset, or frames of its videos, at a size; `how` is `training` or `views`."""
         kind, transform = (MaskedImages, mask_transform) if self.head == "dense" else (Transformed, image_transform)
-        return kind(dataset, indices, transform(self, size, **how), self.in_channels, self.num_classes or 0)
+        of = self.in_channels, self.num_classes or 0, self.outputs
+        return kind(dataset, indices, transform(self, size, **how), *of)
 
     def held_out(self, split: str, size: Sequence[int], images: int = 0, views: Views = ONE) -> Examples:
         """Return the images of a split at a size, not augmented; a larger size shows more cells for a generated task.
@@ -247,4 +247,4 @@ class ImageData(Loaders):
     def preprocessing(self) -> Preprocessing:
         """Return the preprocessing that a model trained on these images needs for other images."""
         classes = self.splits().fingerprint["classes"] if self.task is None else self.task.classes
-        return Preprocessing(self.pixels.mean, self.pixels.std, tuple(classes), tuple(self.background))
+        return Preprocessing(self.pixels.mean, self.pixels.std, tuple(classes), tuple(self.background), self.outputs)

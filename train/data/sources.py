@@ -13,6 +13,7 @@ from torchvision import datasets
 from torchvision.datasets import VisionDataset
 
 from performer_string.images.normalisation import NORMALISATION, grey_level
+from performer_string.images.preprocessing import Outputs
 from train.data.class_folders import ClassFolders as ClassFolders
 from train.data.class_folders import UnsplitFolderError, image_folder, validation_folder
 from train.data.classes import labels_of
@@ -40,6 +41,8 @@ class Source:
         axes: number of axes, 2 for images and 3 for videos.
         validation: function that opens the validation set at a root, None where there is none besides the test set.
         head: head of the models, `class`, or `dense` for images with masks (`MaskedImages`).
+        outputs: what models answer: one `class` of each image; `labels`, of which it has any number, as numbers from 0
+            to 1; or `numbers`. Labels and numbers are `classes` many for each image.
     """
 
     build: Build
@@ -51,6 +54,7 @@ class Source:
     axes: int = 2
     validation: Callable[[Path], Any] | None = None
     head: str = "class"
+    outputs: Outputs = "class"
 
     def in_grey(self) -> Source:
         """Return the source with grey images of one channel."""
@@ -180,6 +184,11 @@ def numbers_of(
         return task.in_channels, len(task.classes), *NORMALISATION[name]
     source = SOURCES[name].in_grey() if grey else SOURCES[name]
     return source.channels, source.classes, source.mean, source.std
+
+
+def outputs_of(name: str) -> Outputs:
+    """Return what models of a source or generated task answer, as in `Preprocessing`."""
+    return SOURCES[name].outputs if name in SOURCES else "class"
 
 
 def majority_accuracy(dataset: Any, indices: Tensor, classes: int) -> float:

@@ -201,7 +201,7 @@ class ImageSplits:
         if hasattr(dataset, "background"):
             dataset.background = self.background
         names = class_names(dataset)
-        if len(names) == 1:
+        if len(names) == 1 and SOURCES[self.source].outputs == "class":
             raise ValueError(f"{self.root} has one class only, {names[0]}: nothing to tell apart.")
         self.check_classes(f"the {name} images", names)
         if names and len(names) != (self.num_classes or len(names)):

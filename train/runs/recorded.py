@@ -152,6 +152,11 @@ def held_out_images(content: Mapping[str, Any]) -> int | None:
 def validated_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the accuracies of a run's last validation, or its best at the training size, with intervals."""
     sizes = content["hyper_parameters"]["resolutions"]
+    outputs = (content.get("preprocessing") or {}).get("outputs", "class")
+    if outputs != "class":
+        from train.metrics import best_by  # it imports torchmetrics, which takes long
+
+        return [] if checkpoint.name == BEST else metrics_of_values(run, sizes, best_by(outputs, "class"))
     if content["hyper_parameters"]["vit"].get("head") == "dense":
         return [] if checkpoint.name == BEST else dense_metrics(run, sizes)
     if checkpoint.name == BEST:
@@ -168,6 +173,14 @@ def validated_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) -
         counted = saved.get(COUNTED)
     total = held_out_images(content) if counted is None else counted  # all images for runs that did not count them
     return [{"split": "val", "resolution": size, **accuracy(share, total)} for size, share in shares.items()]
+
+
+def metrics_of_values(run: Path, sizes: Sequence[str], name: str) -> list[dict[str, Any]]:
+    """Return a metric of a model of labels or numbers in its run's last validation, by its name."""
+    path = run / METRICS
+    saved = read_json(path) if path.is_file() else {}
+    found = {size: saved[f"val/{name}_{size}"] for size in sizes if f"val/{name}_{size}" in saved}
+    return [{"split": "val", "resolution": size, name: round(value, 6)} for size, value in found.items()]
 
 
 def dense_metrics(run: Path, sizes: Sequence[str]) -> list[dict[str, Any]]:

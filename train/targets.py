@@ -1,0 +1,47 @@
+"""What the data asks of a model: one class of each image or pixel, labels, or numbers; and settings that fit it."""
+
+from __future__ import annotations
+
+from train.distill import DistillationConfig
+from train.loss import LossConfig
+from train.optim import OptimConfig
+
+LOSSES_OF = {"class": ("cross-entropy", "bce", "focal"), "labels": ("bce", "focal"), "numbers": ("squared-error",)}
+
+
+def check_dense(optim: OptimConfig, distillation: DistillationConfig, loss: LossConfig) -> None:
+    """Raise a ValueError for settings that are incompatible with a dense head."""
+    if optim.mixup or optim.cutmix or optim.image_scale > 1:
+        raise ValueError(
+            "mixup, cutmix and image_scale change images and not the classes of their pixels: leave them out with a "
+            "dense head."
+        )
+    if distillation.teacher:
+        raise ValueError("a teacher gives one class for each image: leave out distillation with a dense head.")
+    if loss.name != "cross-entropy":
+        raise ValueError(f"a dense head is trained by the loss cross-entropy, not by {loss.name}.")
+
+
+def check_outputs(outputs: str, optim: OptimConfig, distillation: DistillationConfig, loss: LossConfig) -> None:
+    """Raise a ValueError for settings that are incompatible with the answers that the data has.
+
+    Args:
+        outputs: what a model answers, as in `Preprocessing`: `class`, `labels` or `numbers`.
+        optim, distillation, loss: settings of the training.
+    """
+    if loss.name not in LOSSES_OF[outputs]:
+        has = "one class of each image" if outputs == "class" else f"{outputs} of each image"
+        raise ValueError(
+            f"the data has {has}, and the loss {loss.name} is of others: --model.loss.name "
+            f"{' or '.join(LOSSES_OF[outputs])}."
+        )
+    of_a_class = {
+        "optim.mixup": optim.mixup,
+        "optim.cutmix": optim.cutmix,
+        "distillation.teacher": distillation.teacher,
+        "loss.class_weights": loss.class_weights,
+        "optim.label_smoothing": outputs == "numbers" and optim.label_smoothing,
+    }
+    for name, value in of_a_class.items():
+        if outputs != "class" and value:
+            raise ValueError(f"model.{name} is for one class of each image, and the data has {outputs}: leave it out.")
