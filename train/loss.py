@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.ops import sigmoid_focal_loss
 
-from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.utils.ranges import check_range
 
@@ -23,22 +22,22 @@ class LossConfig:
     """Settings of the loss. Label smoothing is `optim.label_smoothing` for all losses.
 
     Attributes:
-        name: `cross-entropy`; `bce`, binary cross-entropy of each class, as in "ResNet strikes back"
-            (arXiv:2110.00476); `focal`, binary too, with less weight for well-classified samples (arXiv:1708.02002);
-            or `squared-error`. Several labels of each image take the binary ones, and numbers the last.
+        name: name in `LOSSES`, looked up when a training begins: `cross-entropy`; `bce`, binary cross-entropy of each
+            class, as in "ResNet strikes back" (arXiv:2110.00476); `focal`, binary too, with less weight for
+            well-classified samples (arXiv:1708.02002); or `squared-error`. Several labels of each image take the
+            binary ones, and numbers the last.
         class_weights: weight of each class, in the order of the labels; `balanced` for the inverse of their frequency
             in the training images, with a mean of 1 over these images; none for equal weights. The weighted
             cross-entropy is a mean over the batch of each process, so that it depends a little on their number.
         focal_gamma: exponent gamma of the focal loss, in (1 - p)^gamma.
     """
 
-    name: Literal["cross-entropy", "bce", "focal", "squared-error"] = "cross-entropy"
+    name: str = "cross-entropy"
     class_weights: list[float] | Literal["balanced"] | None = None
     focal_gamma: float = 2.0
 
     def __post_init__(self) -> None:
         check_types(self)
-        lookup("loss", self.name, LOSSES)
         weights = self.class_weights
         if isinstance(weights, str):
             if weights != BALANCED:

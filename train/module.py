@@ -10,20 +10,20 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
-from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric, Metric
 
 from performer_string import ViT, ViTConfig
 from performer_string.images.preprocessing import Outputs
 from performer_string.models.config.saved_options import without_unused
+from performer_string.utils.registry import lookup
 from performer_string.utils.renames import current_fields
 from train.augmentation import build_mixes, mix_images, random_positions, random_size
 from train.data.module import ImageData
 from train.distill import DistillationConfig, Teacher
 from train.loss import LOSSES, LossConfig, class_weights
 from train.metrics import count, metrics_of, plain_losses
-from train.optim import OptimConfig, learning_rate
+from train.optim import OPTIMIZERS, OptimConfig, learning_rate
 from train.parameter_groups import check_parts, encoding_penalty, freeze_others, parameter_groups
 from train.targets import check_dense, check_outputs
 
@@ -177,7 +177,7 @@ class ImageClassifier(L.LightningModule):
         """
         weights = None if self.class_weights is None else self.class_weights.to(logits.device)
         smoothing = self.optim.label_smoothing
-        return LOSSES[self.loss_config.name](logits, targets, weights, smoothing, self.loss_config)
+        return lookup("loss", self.loss_config.name, LOSSES)(logits, targets, weights, smoothing, self.loss_config)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         images, targets = random_size(batch[0], self.vit, self.optim.image_scale, self.step_seed), batch[1]
@@ -239,7 +239,7 @@ class ImageClassifier(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         c = self.optim
-        optimizer = AdamW(parameter_groups(self.vit, c), lr=c.lr, betas=c.betas)
+        optimizer = lookup("optimiser", c.optimizer, OPTIMIZERS)(parameter_groups(self.vit, c), c)
         steps = float(self.trainer.estimated_stepping_batches)
         if not math.isfinite(steps):
             raise ValueError(

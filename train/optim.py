@@ -1,9 +1,13 @@
-"""Settings of a training, and its learning-rate schedule."""
+"""Settings of a training, its optimisers by name, and its learning-rate schedule."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
+
+from torch.optim import AdamW, Optimizer
 
 from performer_string.utils.validation import check_types
 from train.utils.ranges import check_range
@@ -14,7 +18,9 @@ class OptimConfig:
     """Settings of a training run.
 
     Attributes:
-        lr: peak learning rate of AdamW, typically 1e-4 to a few 1e-3.
+        optimizer: name of the optimiser in `OPTIMIZERS`: `adamw`, or one of your own. It is looked up when a training
+            begins, so that a trained model loads without your module.
+        lr: peak learning rate, of AdamW typically 1e-4 to a few 1e-3.
         weight_decay: weight decay of linear layers; norms, biases, embeddings and generators have none.
         decay_all: whether these have weight decay too, as in `torch.optim.AdamW` with a single list of parameters.
         betas: betas of AdamW.
@@ -45,6 +51,7 @@ class OptimConfig:
             effect on an exactly invariant model, but on one draw of random features or an additive encoding.
     """
 
+    optimizer: str = "adamw"
     lr: float = 1e-3
     weight_decay: float = 0.05
     decay_all: bool = False
@@ -78,6 +85,12 @@ class OptimConfig:
         check_range(self, "min_lr", least=0, most=1)
         check_range(self, "image_scale", "randomized_positions", "position_scale", least=1)
         check_range(self, "randomized_positions_min", least=1, below=self.randomized_positions)
+
+
+# Functions of parameter groups, with the weight decay of each and the rates of some, and of the settings.
+OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], OptimConfig], Optimizer]] = {
+    "adamw": lambda groups, config: AdamW(groups, lr=config.lr, betas=config.betas)
+}
 
 
 def learning_rate(step: int, steps: float, warmup: float, minimum: float) -> float:

@@ -29,7 +29,8 @@ def check_outputs(outputs: str, optim: OptimConfig, distillation: DistillationCo
         outputs: what a model answers, as in `Preprocessing`: `class`, `labels` or `numbers`.
         optim, distillation, loss: settings of the training.
     """
-    if loss.name not in LOSSES_OF[outputs]:
+    of_others = {name for names in LOSSES_OF.values() for name in names}.difference(LOSSES_OF[outputs])
+    if loss.name in of_others:  # a loss of one's own may be of any
         has = "one class of each image" if outputs == "class" else f"{outputs} of each image"
         raise ValueError(
             f"the data has {has}, and the loss {loss.name} is of others: --model.loss.name "

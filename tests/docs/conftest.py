@@ -11,8 +11,21 @@ from performer_string import ATTENTIONS, ENCODINGS, FEATURE_MAPS, LOCALITIES, VA
 from tests.helpers.pages import REPOSITORY, blocks
 from train.data.images import AUGMENTATIONS
 from train.data.sources import SOURCES
+from train.loss import LOSSES
+from train.optim import OPTIMIZERS
 
-TABLES = (ATTENTIONS, ENCODINGS, FEATURE_MAPS, LOCALITIES, SOURCES, AUGMENTATIONS, VALUE_MAPS, EVALUATIONS)
+TABLES = (
+    ATTENTIONS,
+    ENCODINGS,
+    FEATURE_MAPS,
+    LOCALITIES,
+    SOURCES,
+    AUGMENTATIONS,
+    VALUE_MAPS,
+    EVALUATIONS,
+    LOSSES,
+    OPTIMIZERS,
+)
 # The guides, and how many of their first blocks of Python belong to the module.
 PARTS = {
     "own-encoding": 2,
@@ -20,7 +33,7 @@ PARTS = {
     "own-feature-map": 3,
     "own-data": 1,
     "other-targets": 1,
-    "own-training": 3,
+    "own-training": 2,
     "evaluate": 1,
 }
 

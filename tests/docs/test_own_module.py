@@ -26,7 +26,18 @@ from tests.position import test_encodings
 from train import cli, sweep
 from train.checkpoint_file import read_checkpoint
 
-NAMES = ("mean-query", "golden", "softplus", "city-block", "discs", "blur", "head-scale", "calibration")  # of TABLES
+NAMES = (
+    "mean-query",
+    "golden",
+    "softplus",
+    "city-block",
+    "discs",
+    "blur",
+    "head-scale",
+    "calibration",
+    "margin",
+    "sgd",
+)  # of TABLES
 
 
 @pytest.mark.slow
@@ -47,6 +58,10 @@ def test_own_module_from_the_command_line(config, own_module, tmp_path, capsys):
         "mean-query",
         "--model.vit.attention_options",
         "{start: 0.5}",
+        "--model.loss.name",
+        "margin",
+        "--model.optim.optimizer",
+        "sgd",
     ]
     options = ["--model.vit.feature_options", "{}", "--model.vit.encoding_options", "{speed: 0.7}"]
     run = tmp_path / "run"
@@ -54,7 +69,9 @@ def test_own_module_from_the_command_line(config, own_module, tmp_path, capsys):
     for table, entry in zip(TABLES, NAMES, strict=True):
         del table[entry]
     del sys.modules["mine"]  # as in a process of its own
-    cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    resumed = cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    assert isinstance(resumed.trainer.optimizers[0], torch.optim.SGD)
+    assert resumed.trainer.optimizers[0].param_groups[1]["weight_decay"] == 0
     speed = read_checkpoint(last(run))["state_dict"]["vit.encoding.speed"]
     assert (speed - 0.7).abs().min() > 0
     main(["resolution", "--checkpoint", str(run), "--imports", "mine", "--images", "4"])

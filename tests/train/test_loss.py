@@ -73,7 +73,6 @@ def test_balanced_weights():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "bec"}, "Did you mean 'bce'"),
         ({"class_weights": "balance"}, "balanced"),
         ({"class_weights": [-1.0, 1.0]}, "0 or more"),
         ({"class_weights": []}, "above 0"),
@@ -83,6 +82,14 @@ def test_balanced_weights():
 def test_errors(options, message):
     with pytest.raises(ValueError, match=message):
         LossConfig(**options)
+
+
+def test_a_loss_or_optimiser_of_a_module_is_needed_for_training_alone():
+    """A trained model loads without it."""
+    vit = ViTConfig(variant="micro", image_size=16, patch_size=8, num_classes=3)
+    classifier = ImageClassifier(vit, OptimConfig(optimizer="lion"), loss=LossConfig("margin"))
+    with pytest.raises(ValueError, match="unknown loss 'margin'"):
+        classifier.training_loss(torch.randn(2, 3), torch.tensor([0, 1]))
 
 
 def test_weights_that_do_not_fit():

@@ -30,6 +30,8 @@ from train.optim import OptimConfig
         (["--run_dir", "s3://mine/run"], "--run_dir s3://mine/run is a URL, and a run is written to a folder"),
         (["--seed", "3"], "Did you mean 'seed_everything'?"),
         (["--model.vit.encoding", "rop"], "unknown encoding 'rop'. Did you mean 'rope'?"),
+        (["--model.loss.name", "bec"], "unknown loss 'bec'. Did you mean 'bce'?"),
+        (["--model.optim.optimizer", "adam"], "unknown optimiser 'adam'. Did you mean 'adamw'?"),
         (["--model.vit.encoding", "my"], "A name of your module needs it to be imported first: --imports MODULE.\n"),
         (["--data.source", "my"], "A name of your module needs it to be imported first: --imports MODULE.\n"),
         (["--model.vit.image_size", "61"], "61 x 61 pixels is not divisible into patches of 12 x 12"),

@@ -12,7 +12,8 @@ from performer_string.utils.registry import lookup
 from train.data.module import ImageData
 from train.data.tasks import TASKS
 from train.distill import DistillationConfig
-from train.loss import LossConfig
+from train.loss import LOSSES, LossConfig
+from train.optim import OPTIMIZERS
 from train.sharding import NAME
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,9 @@ def check_command(command: str | None, config: Any) -> None:
         raise ValueError(f"--figures_every must be 0 or more validations, not {config.figures_every}.")
     if fits and not config.ckpt_path and 0 in (config.trainer.max_epochs, config.trainer.max_steps):
         raise ValueError("trainer.max_epochs or trainer.max_steps is 0, so that there is nothing to train.")
+    if fits:
+        lookup("loss", config.model.loss.name, LOSSES)
+        lookup("optimiser", config.model.optim.optimizer, OPTIMIZERS)
     if fits and not config.ckpt_path:
         check_effects(config)
     if fits and config.trainer.limit_train_batches == 0:
