@@ -19,7 +19,6 @@ from eval.argument_types import size_of_images
 from eval.models import preprocessing_of
 from performer_string import ViT
 from performer_string.images.reading import OTHER_ENDINGS, VIDEO_ENDINGS, open_image, why_unreadable
-from performer_string.layers.backends import PerformerPytorchBackend
 from train.data.folders import files_in
 from train.data.loader import ignore_stop_signals
 from train.data.sizes import image_size
@@ -104,7 +103,7 @@ class ImageFiles(Dataset[Tensor | str]):
 
 def can_pack(vit: ViT) -> bool:
     """Return whether a model takes images of several sizes in one batch, packed one after the other."""
-    return not any(isinstance(backend, PerformerPytorchBackend) for backend in vit.backends())
+    return not vit.config.mask_blank_patches  # packed images have no mask
 
 
 def group_by_size(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[list[int]]:

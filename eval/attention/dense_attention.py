@@ -79,13 +79,13 @@ def expected_backend(backend: AttentionBackend) -> AttentionBackend | None:
     """Return the same attention in the limit of many features.
 
     Returns:
-        A backend; None where the limit is not known (performer-pytorch, a map without `log_kernel`, rotated features)
-        or does not exist (learned features).
+        A backend; None where the limit is not known (another attention, a map without `log_kernel`) or does not exist
+        (learned features).
     """
-    if isinstance(backend, LinearBackend) and not backend.rotates_features:
+    if type(backend) is LinearBackend:  # a subclass, as that of rotated features, attends otherwise
         known = has_log_kernel(type(backend.phi)) and not backend.phi.learned
         return ExpectedKernel(backend.phi) if known else None
-    return backend if isinstance(backend, SoftmaxBackend) else None
+    return backend if type(backend) is SoftmaxBackend else None
 
 
 class NearKeys(DenseAttention):

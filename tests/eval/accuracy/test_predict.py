@@ -107,9 +107,10 @@ def test_a_title_by_the_command_line(tmp_path, images, name, monkeypatch):
         {},
         {"attention": "softmax", "positions": "interpolate"},
         {"positions": "interpolate", "locality": "gaussian", "locality_options": {"sigma": 2.0}},
-        {"attention": "performer-pytorch"},  # which takes images of one size alone
+        {"attention": "performer-pytorch"},
+        {"mask_blank_patches": True},  # which takes images of one size alone
     ],
-    ids=["linear", "interpolated", "decay", "performer-pytorch"],
+    ids=["linear", "interpolated", "decay", "performer-pytorch", "blank masked"],
 )
 def test_native_sizes_in_one_batch(tmp_path, images, changes, monkeypatch):
     packed: list[list[int]] = []
@@ -140,7 +141,7 @@ def test_native_sizes_in_one_batch(tmp_path, images, changes, monkeypatch):
         assert float(row["probability 1"]) == pytest.approx(float(expected.max()), abs=1e-5)
         assert row["class 1"] == model.classes[int(expected.argmax())]
     one_pass = [[16, 25, 48, 50]]  # "four", "one", "two" and "three", without padding
-    assert packed == ([] if changes.get("attention") == "performer-pytorch" else one_pass)
+    assert packed == ([] if changes.get("mask_blank_patches") else one_pass)
 
 
 def test_long_tables_are_cut():

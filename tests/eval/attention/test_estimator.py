@@ -13,8 +13,8 @@ from eval.argument_types import choose_device
 from eval.attention.estimator import attention_statistics, evaluate, total_variation
 from eval.attention.estimator_report import plot, summary
 from eval.cli import main, parse_arguments
-from performer_string import grid_positions
-from performer_string.layers.backends import AttentionBackend, build_attention
+from performer_string import build_feature_map, grid_positions
+from performer_string.layers.backends import AttentionBackend, LinearBackend, build_attention
 from performer_string.layers.inspection import AttentionInputs, inspect_attention
 from performer_string.models.vit.patches import blank_patches
 from tests.helpers.checkpoints import CONFIG, read, save
@@ -107,6 +107,21 @@ def test_another_kernel_is_told_from_the_variance_of_a_draw():
     exact = variations("polynomial", lower=True)
     assert exact["to expected"] < 1e-5
     assert exact["to softmax"] > 1e-3
+
+
+def test_the_limit_of_an_attention_of_ones_own_is_not_known():
+    class Own(LinearBackend):
+        def attend(self, q, k, v, context):
+            return super().attend(2 * q, k, v, context)
+
+    phi = build_feature_map("favor+", head_dim=6, num_heads=8, num_features=64)
+    q, k = torch.randn(2, 4, 8, 12, 6) * 0.5
+    blank = torch.zeros(4, 12, dtype=torch.bool)
+    for kind in (LinearBackend, Own):
+        measured = attention_statistics(AttentionInputs(kind(phi), q, k, None), torch.arange(12), POSITIONS, blank)
+        for name in ("TV to expected", "TV expected to softmax"):
+            assert measured[name].isnan().all() == (kind is Own)
+        assert measured["TV to softmax"].isfinite().all()
 
 
 @pytest.mark.parametrize("kind", ["softmax", "favor+"])
