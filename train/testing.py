@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from train.checkpoint import Trained
 from train.data.sizes import ONE, Size, Views
-from train.metrics import count, metrics_of
 from train.utils.progress import progress
 
 
@@ -95,6 +94,8 @@ def measure_values(
     Args:
         trained, size, number, device, title: arguments as in `batches`.
     """
+    from train.metrics import count, metrics_of  # it imports torchmetrics, which takes long
+
     vit, outputs = trained.classifier.vit.to(device), trained.data.outputs
     name, build = next(iter(metrics_of(outputs, vit.config.head, vit.config.num_classes).items()))
     metric, total = build(), 0
