@@ -178,7 +178,14 @@ def test_what_does_not_fit_is_refused(source, loss, more, message, tmp_path, cap
 
 @pytest.mark.parametrize(
     ("outputs", "values"),
-    [("labels", [1, 2]), ("labels", [1]), ("numbers", [1, float("nan")]), ("numbers", "1 2"), ("labels", 1)],
+    [
+        ("labels", [1, 2]),
+        ("labels", [-0.5, 1]),
+        ("labels", [1]),
+        ("numbers", [1, float("nan")]),
+        ("numbers", "1 2"),
+        ("labels", 1),
+    ],
 )
 def test_items_with_other_values_are_named(outputs, values):
     items = [(torch.zeros(1, 4, 4, dtype=torch.uint8), values)]

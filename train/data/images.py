@@ -139,8 +139,8 @@ def values_of(number: int, values: Any, outputs: str, count: int) -> Tensor:
         found = torch.as_tensor(values, dtype=torch.float32)
     except (TypeError, ValueError, RuntimeError):
         found = torch.empty(0, 0)
-    most = 1.0 if outputs == "labels" else math.inf
-    if found.shape != (count,) or not bool(((found.abs() <= most) & found.isfinite()).all()):
+    low, high = (0.0, 1.0) if outputs == "labels" else (-math.inf, math.inf)
+    if found.shape != (count,) or not bool(((found >= low) & (found <= high) & found.isfinite()).all()):
         raise ValueError(
             f"item {number} of the data has {values!r:.60} where its {outputs} must be: {count} finite numbers, as the "
             f"source says by `classes`{', from 0 to 1' if outputs == 'labels' else ''}."
