@@ -12,11 +12,6 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardInd
 from train.data.unlabelled import IGNORED
 
 
-def best_by(outputs: str, head: str) -> str:
-    """Return the name of the metric that chooses the best checkpoint; the arguments are those of `metrics_of`."""
-    return {"labels": "average_precision", "numbers": "r2"}.get(outputs, "miou" if head == "dense" else "accuracy")
-
-
 def mean_iou(classes: int) -> MulticlassJaccardIndex:
     """Return the metric mIoU: the mean over classes of the intersection over union over all pixels with a class."""
     return MulticlassJaccardIndex(classes, average="macro", ignore_index=IGNORED, validate_args=False)

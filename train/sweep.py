@@ -21,6 +21,7 @@ from train.command.suggesting_parser import SuggestingParser
 from train.data.sizes import Size
 from train.runs.folder import CHECKPOINTS, CONFIG, HISTORY, LAST, SUMMARY
 from train.runs.slurm import requeued_before_training
+from train.targets import IN_PLACE_OF_ACCURACY
 from train.utils.errors import one_message
 from train.utils.imports import module_names
 from train.utils.yaml_file import read_yaml
@@ -37,7 +38,7 @@ def accuracy_table(runner: SweepRunner) -> str:
     rows = []
     for model in dict.fromkeys(run.model for run in runner.finished()):
         metrics = [runner.metrics(run) for run in runner.finished() if run.model == model]
-        name = next((name for name in ("average_precision", "r2") if f"val/{name}" in metrics[0]), "accuracy")
+        name = next((name for name in IN_PLACE_OF_ACCURACY.values() if f"val/{name}" in metrics[0]), "accuracy")
         title = "validation accuracy in %" if name == "accuracy" else f"100 times the validation {name}"
         means = {
             f"{key.removeprefix(f'val/{name}_')} px": statistics.mean(100 * m[key] for m in metrics if key in m)

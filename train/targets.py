@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from train.distill import DistillationConfig
-from train.loss import LossConfig
-from train.optim import OptimConfig
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # these import torch, and reports of runs need the names alone
+    from train.distill import DistillationConfig
+    from train.loss import LossConfig
+    from train.optim import OptimConfig
 
 LOSSES_OF = {"class": ("cross-entropy", "bce", "focal"), "labels": ("bce", "focal"), "numbers": ("squared-error",)}
+IN_PLACE_OF_ACCURACY = {"labels": "average_precision", "numbers": "r2"}  # names of metrics
+
+
+def best_by(outputs: str, head: str) -> str:
+    """Return the name of the metric that chooses the best checkpoint, for arguments of `metrics_of`."""
+    return IN_PLACE_OF_ACCURACY.get(outputs, "miou" if head == "dense" else "accuracy")
 
 
 def check_dense(optim: OptimConfig, distillation: DistillationConfig, loss: LossConfig) -> None:

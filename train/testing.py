@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from train.checkpoint import Trained
 from train.data.sizes import ONE, Size, Views
+from train.targets import best_by
 from train.utils.progress import progress
 
 
@@ -97,8 +98,8 @@ def measure_values(
     from train.metrics import count, metrics_of  # it imports torchmetrics, which takes long
 
     vit, outputs = trained.classifier.vit.to(device), trained.data.outputs
-    name, build = next(iter(metrics_of(outputs, vit.config.head, vit.config.num_classes).items()))
-    metric, total = build(), 0
+    name = best_by(outputs, vit.config.head)
+    metric, total = metrics_of(outputs, vit.config.head, vit.config.num_classes)[name](), 0
     for images, targets in batches(trained, size, "test", number, device, title):
         count(metric, outputs, vit(images).float().cpu(), targets)
         total += len(targets)

@@ -20,10 +20,10 @@ from train.callbacks.stopping import CleanStop, JobTimer, StopAfterCheckpoints, 
 from train.callbacks.summary import SummaryLine
 from train.data.sources import outputs_of
 from train.data.tasks import holds_out
-from train.metrics import best_by
 from train.runs import slurm
 from train.runs.folder import CHECKPOINTS, HISTORY, METRICS
 from train.sharding import NAME
+from train.targets import best_by
 
 
 def data_callbacks(config: Any) -> list[Callback]:

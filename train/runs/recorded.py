@@ -14,6 +14,7 @@ from train.intervals import accuracy_percent
 from train.runs.environment import ROOT
 from train.runs.folder import BEST, CHECKPOINTS, CONFIG, COUNTED, METRICS
 from train.runs.history import read_history
+from train.targets import best_by
 from train.utils.imports import module_names
 from train.utils.yaml_file import read_yaml
 
@@ -154,8 +155,6 @@ def validated_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) -
     sizes = content["hyper_parameters"]["resolutions"]
     outputs = (content.get("preprocessing") or {}).get("outputs", "class")
     if outputs != "class":
-        from train.metrics import best_by  # it imports torchmetrics, which takes long
-
         return [] if checkpoint.name == BEST else metrics_of_values(run, sizes, best_by(outputs, "class"))
     if content["hyper_parameters"]["vit"].get("head") == "dense":
         return [] if checkpoint.name == BEST else dense_metrics(run, sizes)
@@ -167,26 +166,29 @@ def validated_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) -
         counted = next((state["images"] for state in states if "images" in state), None)
         shares = {sizes[0]: float(scores[0])} if scores else {}
     else:
-        path = run / METRICS
-        saved = read_json(path) if path.is_file() else {}
+        saved = saved_metrics(run)
         shares = {size: saved[name] for size in sizes if (name := f"val/accuracy_{size}") in saved}
         counted = saved.get(COUNTED)
     total = held_out_images(content) if counted is None else counted  # all images for runs that did not count them
     return [{"split": "val", "resolution": size, **accuracy(share, total)} for size, share in shares.items()]
 
 
+def saved_metrics(run: Path) -> dict[str, Any]:
+    """Return the metrics of a run's last validation, by name; none where it has not written them."""
+    path = run / METRICS
+    return read_json(path) if path.is_file() else {}
+
+
 def metrics_of_values(run: Path, sizes: Sequence[str], name: str) -> list[dict[str, Any]]:
     """Return a metric of a model of labels or numbers in its run's last validation, by its name."""
-    path = run / METRICS
-    saved = read_json(path) if path.is_file() else {}
+    saved = saved_metrics(run)
     found = {size: saved[f"val/{name}_{size}"] for size in sizes if f"val/{name}_{size}" in saved}
     return [{"split": "val", "resolution": size, name: round(value, 6)} for size, value in found.items()]
 
 
 def dense_metrics(run: Path, sizes: Sequence[str]) -> list[dict[str, Any]]:
     """Return the mIoU and the pixel accuracy of a dense model in its run's last validation."""
-    path = run / METRICS
-    saved = read_json(path) if path.is_file() else {}
+    saved = saved_metrics(run)
     return [
         {"split": "val", "resolution": size, **dense_cells(saved[f"val/accuracy_{size}"], saved[f"val/miou_{size}"])}
         for size in sizes
