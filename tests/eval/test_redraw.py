@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 
 import pytest
-from matplotlib.figure import Figure
 
 from eval.accuracy.predict_report import answers_in
 from eval.cli import main
-from eval.plotting import style
-from eval.plotting.accuracy import accuracy_figure
-from eval.plotting.accuracy_scale import AccuracyScale, error_ticks
 from eval.plotting.options import for_display
-from eval.plotting.style import line_styles, panels, paper_style, width_in_inches
 from eval.redraw import read_results
-from eval.report import write_csv, write_tables
-from eval.tables import latex_cell, latex_table, markdown_cell
+from eval.report import write_csv
 from experiments.figures import ROOT
 from train.data.sizes import Size
 
@@ -209,110 +202,3 @@ def test_labels_keep_several_seeds_and_only_leaves_out():
     assert [(row["model"], row["reference"]) for row in shown] == [("C-seed0", "A"), ("C-seed1", "A"), ("A", "A")]
     plain = for_display(rows, ("model", "reference"), argparse.Namespace(labels=None, only=None, order=None))
     assert [row["model"] for row in plain] == ["a", "b", "c-seed0", "c-seed1", "d", "e"]
-
-
-def test_latex_cells():
-    assert latex_cell("+1.2 (-0.3 to +2.7)") == r"$+1.2$ {\footnotesize $[-0.3, +2.7]$}"
-    assert latex_cell("50.0 (40.0-60.0)", "pm") == r"$50.0 \pm 10.0$"
-    assert latex_cell("50.0 (40.1-60.0)", "pm") == r"$50.0 \pm 9.9$"  # its ends are rounded
-    assert latex_cell("100.0 (94.0-100.0)", "pm") == r"$100.0^{+0.0}_{-6.0}$"
-    assert latex_cell("a_b at 5 %") == r"a\_b at 5 \%"
-    assert r"\begin{tabular}{lr}" in latex_table([{"model": "m", "GMACs": 0.5}])
-
-
-def test_markdown_cells():
-    assert markdown_cell("100.0 (94.0-100.0)") == "100.0 (94.0-100.0)"
-    assert markdown_cell("100.0 (94.0-100.0)", "pm") == "100.0 +0.0/-6.0"
-    assert markdown_cell("+1.2 (-0.3 to +2.7)", "pm") == "+1.2 ± 1.5"
-    assert markdown_cell("a (b)", "pm") == "a (b)"
-    assert markdown_cell("a|b") == r"a\|b"  # a class, whose cell would be two
-
-
-def test_unequal_intervals_in_files(tmp_path):
-    rows = [{"model": "m", "60 px": "100.0 (94.0-100.0)"}]
-    markdown, latex = write_tables([rows], tmp_path / "resolution.csv", ["markdown", "latex"], "pm")
-    assert "100.0 +0.0/-6.0 |" in markdown.read_text()
-    assert r"m & $100.0^{+0.0}_{-6.0}$ \\" in latex.read_text()
-
-
-def test_errors_of_none_have_ticks_up_to_their_bars():
-    row = {**RESULT, "model": "m", "accuracy": 100.0, "low": 94.0, "high": 100.0, "images": 60, "null": 0.0}
-    rows = [{**row, "resolution": Size.of(size), "trained at": Size.of(60)} for size in (60, 84)]
-    axis = accuracy_figure(rows).axes[0]
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["none", "2", "5"]
-    assert error_ticks(0.01, 6) == [0.1, 1]
-    assert error_ticks(0.4, 60) == [1, 2, 5, 10, 20, 50]
-
-
-def test_errors_have_ticks_up_to_the_majority_baseline():
-    """It makes the axis longer, so that the upper third had none."""
-    row = {**RESULT, "model": "m", "accuracy": 100.0, "low": 91.2, "high": 100.0, "images": 40, "null": 0.0}
-    axis = accuracy_figure([{**row, "resolution": Size.of(60), "trained at": "", "majority baseline": 44.2}]).axes[0]
-    assert axis.get_ylim()[1] > 56
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["none", "2", "5", "10", "20", "50"]
-
-
-def test_errors_near_all_right_and_accuracies_else():
-    """Lines at 99.9 and 100 % coincide on an axis of accuracies; an error of none has its place."""
-    near = [{"accuracy": value, "images": 500} for value in (99.8, 100.0)]
-    assert AccuracyScale(near).values(near, "accuracy") == pytest.approx([0.2, 0.1])
-    seeds = [{"model": f"m-seed{seed}", **row} for seed in range(5) for row in near]
-    assert AccuracyScale(seeds).values([{"accuracy": 99.96}, {"accuracy": 100.0}], "accuracy") == pytest.approx(
-        [0.04, 0.02]  # the mean of five seeds is between none and a single image
-    )
-    far = [{"accuracy": value, "images": 500} for value in (60.0, 90.0)]
-    assert AccuracyScale(far).values(far, "accuracy") == [60.0, 90.0]
-
-
-def test_many_models_are_dots():
-    rows = [
-        {**RESULT, "model": f"m{i}", "resolution": Size.of(size), "trained at": Size.of(60), "majority baseline": 10.0}
-        for i in range(26)
-        for size in (60, 84)
-    ]
-    figure = accuracy_figure(rows)
-    assert [axis.get_title() for axis in figure.axes] == ["60 px", "84 px"]
-    assert len(figure.axes[0].get_yticklabels()) == 26
-    assert len(accuracy_figure(rows[:4]).axes) == 1
-
-
-def test_width_decides_how_many_panels_stand_beside_each_other():
-    with paper_style(width_in_inches("one-column")):
-        figure, axes = panels(3, columns=3)
-        assert isinstance(figure, Figure)
-        assert figure.get_figwidth() == 3.25
-        assert len({axis.get_subplotspec().colspan.start for axis in axes}) == 1
-    figure, axes = panels(5, columns=3)
-    assert len(figure.axes) == len(axes) == 5  # and no empty one
-
-
-def test_neighbouring_lines_differ_in_grey_too():
-    styles = list(line_styles([str(i) for i in range(20)]).values())
-    for one, two in itertools.pairwise(styles):
-        assert all(one[key] != two[key] for key in ("color", "marker", "linestyle"))
-
-
-def test_fonts_for_letters_that_the_default_one_lacks(monkeypatch):
-    monkeypatch.setattr(style.font_manager, "get_font_names", lambda: ["DejaVu Sans", "Yu Gothic", "PingFang SC"])
-    with style.paper_style():
-        assert style.matplotlib.rcParams["font.family"] == ["sans-serif", "PingFang SC", "Yu Gothic"]
-
-
-def test_seeds_of_equal_means_are_told_apart():
-    """Their lines lay on each other, and both bands were one grey area."""
-    rows = [
-        {**RESULT, "model": f"{name}-seed{seed}", "resolution": Size.of(size), "trained at": Size.of(60), "accuracy": a}
-        for name in ("one", "two")
-        for seed, a in enumerate((50.0, 60.0))
-        for size in (60, 84)
-    ]
-    axis = accuracy_figure(rows).axes[0]
-    below, above = [line for line in axis.lines if line.get_marker() not in ("None", "")]
-    assert below.get_linewidth() > above.get_linewidth() + 1
-    assert below.get_alpha() < 1
-    edges = [line for line in axis.lines if list(line.get_ydata()) in ([50.0, 50.0], [60.0, 60.0])]
-    assert {(line.get_color(), line.get_linestyle()) for line in edges} == {
-        (line.get_color(), line.get_linestyle()) for line in (below, above)
-    }
-    single = accuracy_figure([row for row in rows if row["model"].endswith("0")]).axes[0]
-    assert all(line.get_alpha() is None for line in single.lines)  # which stand beside each other
