@@ -2,7 +2,8 @@
 
     out_i = sum over neighbours p of sum_(j in the tile at p) lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j
 
-Each neighbour is one batched product over all tiles, heads and samples. A CPU takes twice the time of `narrow_windows`.
+Each neighbour is one batched product over all tiles, heads and samples. A CPU takes 1.6 to 4.3 times the time
+of `narrow_windows` (radius 1 to 5, 64 x 64 tokens, measured by hand).
 """
 
 from __future__ import annotations
