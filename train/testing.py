@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from performer_string.models.vit.packing import drawn_alone
 from train.checkpoint import Trained
 from train.data.sizes import ONE, Size, Views
 from train.targets import best_by
@@ -80,7 +81,7 @@ def measure_images(
     right, loss = array("b"), array("f")  # tensors for each batch would fragment the memory
     with vit.cached():
         for images, targets in batches(trained, size, split, number, device, title, views):
-            logits = mean_over_views(vit(images).float().cpu(), views)
+            logits = mean_over_views(vit(drawn_alone(vit, images)).float().cpu(), views)
             right.extend((logits.argmax(-1) == targets).tolist())
             loss.extend(F.cross_entropy(logits, targets, reduction="none").tolist())
     return ImageResults(torch.tensor(right, dtype=torch.bool), torch.tensor(loss, dtype=torch.float32))

@@ -19,6 +19,7 @@ from eval.argument_types import size_of_images
 from eval.models import preprocessing_of
 from performer_string import ViT
 from performer_string.images.reading import OTHER_ENDINGS, VIDEO_ENDINGS, open_image, why_unreadable
+from performer_string.models.vit.packing import drawn_alone, packs
 from train.data.folders import files_in
 from train.data.loader import ignore_stop_signals
 from train.data.sizes import image_size
@@ -101,11 +102,6 @@ class ImageFiles(Dataset[Tensor | str]):
             return why_unreadable(self.paths[index], error)
 
 
-def can_pack(vit: ViT) -> bool:
-    """Return whether a model takes images of several sizes in one batch, packed one after the other."""
-    return not vit.config.mask_blank_patches  # packed images have no mask
-
-
 def group_by_size(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[list[int]]:
     """Return the indices of the images in each batch, in ascending order of their sizes.
 
@@ -115,7 +111,7 @@ def group_by_size(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[
         most_tokens: most patches in one batch; a larger image is a batch of its own.
     """
     grids = [vit.grid(*image.shape[1:]) for image in images]
-    packing, groups, tokens = can_pack(vit), list[list[int]](), 0
+    packing, groups, tokens = packs(vit), list[list[int]](), 0
     for index in sorted(range(len(images)), key=lambda i: (math.prod(grids[i]), grids[i])):
         own = math.prod(grids[index])
         if groups and tokens + own <= most_tokens and (packing or grids[index] == grids[groups[-1][0]]):
@@ -130,7 +126,8 @@ def group_by_size(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[
 def run_batches(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[Tensor]:
     """Return the output [K] of each image in float32, on the CPU and in the order of the images.
 
-    Images of several sizes are packed one after the other, so that nothing is computed for padding.
+    Images of several sizes are packed one after the other, so that nothing is computed for padding, nor for blank
+    patches that the model leaves out.
 
     Args:
         vit: the model.
@@ -141,7 +138,7 @@ def run_batches(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[Te
     for group in group_by_size(vit, images, most_tokens):
         batch = [images[index].to(vit.norm.weight.device) for index in group]
         alike = len({image.shape for image in batch}) == 1
-        outputs: Tensor = vit(torch.stack(batch) if alike else batch)
+        outputs: Tensor = vit(drawn_alone(vit, torch.stack(batch)) if alike else batch)
         for index, output in zip(group, outputs.float().cpu(), strict=True):
             result[index] = output
     return result

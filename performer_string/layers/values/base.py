@@ -20,9 +20,11 @@ class ValueMap(nn.Module):
 
     Attributes:
         counts_patches: whether positions must be in patches.
+        convolves: whether it reads the neighbours of a patch, so that it needs all patches of an image.
     """
 
     counts_patches: bool = False
+    convolves: bool = False
 
     def __init__(self, sizes: Sizes):
         super().__init__()

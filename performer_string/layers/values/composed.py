@@ -56,6 +56,7 @@ class ComposedValues(ValueMap):
                 construct("value map", name, lookup("value map", name, simple), options.get(name) or {}, sizes=sizes)
             )
         self.counts_patches = any(each.counts_patches for each in self.maps)
+        self.convolves = any(each.convolves for each in self.maps)
 
     def forward(self, attend: Weighted, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
         """Return M_1(M_2(... A ...)) v; arguments as those of `ValueMap`."""

@@ -41,6 +41,8 @@ class LocalEnhancement(ValueMap):
             that are no regular grid.
     """
 
+    convolves = True
+
     def __init__(self, sizes: Sizes, *, kernel_size: int = 3):
         super().__init__(sizes)
         if kernel_size < 1 or kernel_size % 2 == 0:

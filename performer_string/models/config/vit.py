@@ -60,7 +60,8 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
         patch_norm: whether there are layer norms before and after the embedding of the patches (arXiv:2302.01327), so
             that neither brightness nor contrast of a patch matters.
         mask_blank_patches: whether patches of one colour are no keys and are not pooled, as if they were padding. Then
-            blank margins change no logits. See docs/concepts/resolution.md.
+            blank margins change no logits, and nothing is computed for them in a list of images. See
+            docs/concepts/resolution.md.
     """
 
     image_size: int | list[int] = 224

@@ -116,7 +116,8 @@ class ViT(Saved, Preprocessed, TokenPositions, IntermediateLayers, nn.Module):
 
         Args:
             images: input images, floats [B, channels, height, width], normalised as in training. A list of images
-                [channels, height, width] of any sizes is packed without padding (`forward_packed`).
+                [channels, height, width] of any sizes is packed without padding, nor blank patches that are masked
+                (`forward_packed`).
             positions: positions of the patches, [N, C], or [B, N, C] for each image, in place of those of the grid.
                 They are centred where the configuration says so, by the mean of the patches that take part. A table
                 beside the encoding takes them where its positions are the same, and those of the grid elsewhere.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from performer_string.models.vit.patches import check_alike, check_images, check_list, embed_patches, patchify
-from performer_string.ops.layout import TokenLayout
+from performer_string.ops.layout import Grid, TokenLayout
 from performer_string.position.rotation import Rotation
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def packed_features(vit: ViT, images: Sequence[Tensor]) -> list[Tensor]:
     """Return the outputs of the last norm for each image, prefix tokens first: [P + N_i, D] each.
 
-    They are those of `vit.forward_features(image[None])[0]`, gradients included, in one pass over all tokens.
+    They are those of `vit.forward_features(image[None])[0]`, gradients included, in one pass over all tokens. With
+    `mask_blank_patches` they are those of the patches that take part alone, and nothing is computed for the others.
 
     Args:
         vit: model, whose patches divide the images.
@@ -28,7 +29,8 @@ def packed_features(vit: ViT, images: Sequence[Tensor]) -> list[Tensor]:
             device.
 
     Raises:
-        ValueError: no images, images of several channels, types or devices, or ones that the patches do not divide.
+        ValueError: no images, images of several channels, types or devices, or ones that the patches do not divide; a
+            model that leaves blank patches out and has a convolution over neighbours.
     """
     x, rotations, layout = packed_stem(vit, images)
     for block, rotation in zip(vit.blocks, rotations, strict=True):
@@ -59,26 +61,65 @@ def forward_packed(vit: ViT, images: Sequence[Tensor], positions: object = None,
     return vit.forward_head(padded, patch_mask=mask[:, vit.num_prefix :])
 
 
+def packs(vit: ViT) -> bool:
+    """Return whether a model takes packed images: not if it leaves patches out of the grid of a convolution."""
+    values = [attention.values for attention in vit.attentions()]
+    return not (vit.config.mask_blank_patches and any(each is not None and each.convolves for each in values))
+
+
+def drawn_alone(vit: ViT, images: Tensor) -> Tensor | Sequence[Tensor]:
+    """Return a batch as a list where a model leaves blank patches out, so that nothing is computed for them."""
+    return images.unbind() if vit.config.mask_blank_patches and packs(vit) else images
+
+
 def packed_stem(vit: ViT, images: Sequence[Tensor]) -> tuple[Tensor, list[Rotation | None], TokenLayout]:
     """Return the inputs of the blocks: tokens [1, sum of P + N_i, D], the rotation of each layer, and their layout."""
     check_alike(images)
-    if vit.config.mask_blank_patches:
+    if not packs(vit):
         raise ValueError(
-            "packed images have no mask, which mask_blank_patches needs: model(**batch_images(model, images)) takes "
-            "images of several sizes."
+            "the value map lepe needs all patches of an image, and packed images have none of the blank ones that "
+            "mask_blank_patches leaves out: model(**batch_images(model, images)) takes images of several sizes."
         )
     for image in images:
         check_images(image[None], vit.config.in_channels, len(vit.patch))
-    grids = [vit.grid(*image.shape[1:]) for image in images]
-    layouts = {grid: vit.layout(grid) for grid in set(grids)}
-    centred = [layouts[grid].centred_positions() for grid in grids]  # [P + N_i, C] each
-    pixels = torch.cat([patchify(image[None], vit.patch) for image in images], dim=1)  # [1, sum of N_i, channels p q]
-    lengths = [len(positions) for positions in centred]
-    patches = torch.cat([positions[vit.num_prefix :] for positions in centred])  # [sum of N_i, C]
+    parts = [image_tokens(vit, image) for image in images]
+    positions = [part.positions for part in parts]
+    lengths = [len(each) for each in positions]
+    patches = torch.cat([each[vit.num_prefix :] for each in positions])  # [sum of N_i, C]
     counts = [length - vit.num_prefix for length in lengths]
-    in_table = [vit.table_positions(grid) for grid in grids]
+    in_table = [part.in_table for part in parts]
     table = None if in_table[0] is None else torch.cat(cast(list[Tensor], in_table))  # [sum of N_i, C]
-    x = embed_patches(vit, pixels.to(vit.norm.weight.dtype), patches, table, counts)
-    regular = tuple(layouts[grid].grid for grid in grids)
-    layout = TokenLayout(torch.cat(centred), None, vit.num_prefix, lengths=tuple(lengths), grids_of=regular)
+    pixels = torch.cat([part.pixels for part in parts])[None].to(vit.norm.weight.dtype)
+    x = embed_patches(vit, pixels, patches, table, counts)
+    regular = tuple(part.grid for part in parts)
+    layout = TokenLayout(torch.cat(positions), None, vit.num_prefix, lengths=tuple(lengths), grids_of=regular)
     return x, vit.rotations(layout), layout
+
+
+class ImageTokens(NamedTuple):
+    """Patches of an image that take part.
+
+    Attributes:
+        pixels: pixels of each patch, [N, channels p q].
+        positions: positions of the tokens, prefix tokens first, [P + N, C].
+        in_table: positions of the patches in the table beside the encoding, [N, C], where the model has one.
+        grid: grid of the patches, where all take part.
+    """
+
+    pixels: Tensor
+    positions: Tensor
+    in_table: Tensor | None
+    grid: Grid | None
+
+
+def image_tokens(vit: ViT, image: Tensor) -> ImageTokens:
+    """Return the patches of an image [channels, height, width] that take part: all but blank ones that are masked."""
+    grid, mask = vit.grid(*image.shape[1:]), vit.participating(image[None])  # [1, N]
+    layout = vit.layout(grid, patch_mask=mask)
+    pixels, positions = patchify(image[None], vit.patch)[0], layout.centred_positions()
+    in_table = vit.table_positions(grid)
+    if mask is None:
+        return ImageTokens(pixels, positions, in_table, layout.grid)
+    assert layout.mask is not None
+    positions = positions.expand(1, -1, -1)[0, layout.mask[0]]
+    return ImageTokens(pixels[mask[0]], positions, None if in_table is None else in_table[mask[0]], None)

@@ -22,7 +22,7 @@ def test_batches_have_similar_sizes_and_so_many_tokens():
     assert group_by_size(model, images, 13) == [[0, 3], [2, 4], [1]]
     assert group_by_size(model, images, 14) == [[0, 3, 2], [4], [1]]
     assert group_by_size(model, images, 20) == [[0, 3, 2, 4], [1]]
-    alone = ViT(replace(CONFIG, mask_blank_patches=True))
+    alone = ViT(replace(CONFIG, mask_blank_patches=True, values="lepe"))
     assert group_by_size(alone, images, 20) == [[0, 3], [2], [4], [1]]
 
 

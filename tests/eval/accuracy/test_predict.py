@@ -108,7 +108,7 @@ def test_a_title_by_the_command_line(tmp_path, images, name, monkeypatch):
         {"attention": "softmax", "positions": "interpolate"},
         {"positions": "interpolate", "locality": "gaussian", "locality_options": {"sigma": 2.0}},
         {"attention": "performer-pytorch"},
-        {"mask_blank_patches": True},  # which takes images of one size alone
+        {"mask_blank_patches": True, "values": "lepe"},  # which takes images of one size alone
     ],
     ids=["linear", "interpolated", "decay", "performer-pytorch", "blank masked"],
 )

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from performer_string import ViT, ViTConfig, batch_images, fold
 from performer_string.models.vit import positions
-from performer_string.models.vit.packing import packed_features
+from performer_string.models.vit.packing import drawn_alone, packed_features
 from performer_string.models.vit.patches import blank_patches
 from tests.helpers.small_vit import large, vit
 
@@ -123,14 +123,40 @@ def test_a_dense_head_answers_for_blank_pixels_too(drawing):
     torch.testing.assert_close(larger[:, :, :8, :16], logits[:, :, :8, :16])
 
 
-def test_images_of_several_sizes_are_padded_not_packed(drawing):
-    model = masked()
-    images = [drawing[0], on_larger_paper(drawing, 1, 0)[1]]
-    alone = torch.cat([model(image[None]) for image in images])
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("fields", [{"registers": 2}, {"pool": "cls"}, {"encoding": "absolute"}, {"locality": "table"}])
+@pytest.mark.parametrize("attention", MAPS)
+def test_a_list_of_images_has_the_logits_and_gradients_of_each(drawing, attention, fields, centred):
+    if centred and "encoding" in fields:
+        pytest.skip("positions of a table are not centred")
+    fields = {"encoding": "circulant-string", "key_gate": True, "centred": centred, **MAPS[attention], **fields}
+    model = masked(**fields)
+    images = [drawing[0].requires_grad_(), on_larger_paper(drawing, 1, 2)[1], PAPER.expand(2, 8, 16)]
+    alone, packed = torch.cat([model(image[None]) for image in images]), model(images)
+    torch.testing.assert_close(packed, alone)
     torch.testing.assert_close(model(**batch_images(model, images)), alone)
-    for packed in (model, lambda images: packed_features(model, images)):
-        with pytest.raises(ValueError, match=r"mask_blank_patches.*batch_images"):
-            packed(images)
+    inputs = [images[0], *model.parameters()]
+    first, second = (torch.autograd.grad(x.square().sum(), inputs, allow_unused=True) for x in (packed, alone))
+    for a, b in zip(first, second, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_list_of_images_has_the_tokens_that_take_part_alone(drawing):
+    model = masked(registers=2)
+    features = packed_features(model, [drawing[0], on_larger_paper(drawing, 1, 0)[1]])
+    assert [len(each) for each in features] == [2 + 5, 2 + 5]
+    torch.testing.assert_close(features[0], model.forward_features(drawing)[0, [0, 1, 2, 3, 4, 5, 7]])
+
+
+def test_a_convolution_needs_the_blank_patches(drawing):
+    for values in ({"values": "lepe"}, {"values": "composed", "value_options": {"maps": ["gating", "lepe"]}}):
+        model = masked(**values)
+        assert drawn_alone(model, drawing) is drawing
+        for packed in (model, lambda images, model=model: packed_features(model, images)):
+            with pytest.raises(ValueError, match=r"lepe needs all patches.*batch_images"):
+                packed(list(drawing))
+    assert isinstance(drawn_alone(masked(), drawing), tuple)
+    assert drawn_alone(vit(), drawing) is drawing
 
 
 def test_saved_folded_and_exported_models_mask_them_too(drawing, tmp_path):
