@@ -49,7 +49,7 @@ tables: .venv/installed
 
 figures: .venv/installed
 	$(BIN)/python -m experiments.figures --format $(FORMAT) $(if $(OUT),--out $(OUT))
-	$(BIN)/python -m docs.figures.accuracy --format $(FORMAT) $(if $(OUT),--out $(OUT))
+	$(BIN)/python -m docs.figures.overview --format $(FORMAT) $(if $(OUT),--out $(OUT))
 
 LENGTH = $(BIN)/python -m eval length --device cuda --dtype bfloat16 --longest 20
 

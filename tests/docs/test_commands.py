@@ -42,7 +42,7 @@ def test_there_are_no_other_commands():
         "experiments.tables",
         "experiments.zoo",
     }
-    assert modules <= known | {"timeit", "pytest", "docs.figures.make", "docs.figures.accuracy"}
+    assert modules <= known | {"timeit", "pytest", "docs.figures.make", "docs.figures.overview"}
 
 
 @pytest.mark.parametrize("command", starting("make "))

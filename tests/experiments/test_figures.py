@@ -51,7 +51,7 @@ def style():
         yield importlib.reload(importlib.import_module("docs.figures.style"))
 
 
-@pytest.mark.parametrize(("module", "name"), [("docs.figures.make", "decays"), ("docs.figures.accuracy", "accuracy")])
+@pytest.mark.parametrize(("module", "name"), [("docs.figures.make", "decays"), ("docs.figures.overview", "overview")])
 def test_pictures_of_the_docs_in_each_format(style, module, name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [module, name, "--out", str(tmp_path), "--format", "pdf", "svg"])
     runpy.run_module(module, run_name="__main__")

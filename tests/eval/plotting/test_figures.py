@@ -7,7 +7,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from docs.figures.accuracy import draw as draw_accuracy
+from docs.figures.overview import draw as draw_overview
 from eval.accuracy.compare_report import comparison_figure
 from eval.encodings.latency_report import edge_of
 from eval.plotting.accuracy import accuracy_dots, accuracy_figure, dot_columns
@@ -48,7 +48,7 @@ def test_lines_over_seeds_have_a_band_from_the_lowest_to_the_highest(best):
 
 
 def test_the_first_figure_of_the_readme_has_bands():
-    assert sum(len(bands(axis)) for axis in draw_accuracy().axes) == 4
+    assert sum(len(bands(axis)) for axis in draw_overview().axes) == 6
 
 
 def test_errors_of_many_models_are_dots_and_accuracies_lines():
