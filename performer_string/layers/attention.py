@@ -205,9 +205,9 @@ class SelfAttention(nn.Module):
             keys = counts.repeat_interleave(counts, output_size=x.shape[1])[None, None, :, None].to(dtype)
         elif layout.mask is not None:
             keys = layout.mask.sum(-1)[:, None, None, None].to(dtype)
-        elif isinstance(x.shape[1], int):
+        elif isinstance(x.shape[1], int) and not torch.compiler.is_compiling():
             return math.log(max(1, x.shape[1])) / math.log(self.log_n_scaling)
-        else:  # an export for any size, where math.log would fix the size
+        else:  # a graph for any size, where math.log would fix the size
             keys = torch.ones(x.shape[1], device=x.device, dtype=dtype).sum()
         return (keys.clamp(min=1).log() / math.log(self.log_n_scaling)).to(x.dtype)
 

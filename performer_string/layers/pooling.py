@@ -109,7 +109,8 @@ class MapPool(nn.Module):
             Pooled tokens, [B, D], the same for every sample where no token takes part.
         """
         heads = (self.num_heads, -1)
-        q = self.q(self.query.to(x.dtype)).unflatten(-1, heads)[:, None].expand(x.shape[0], -1, -1, -1)  # [B, H, 1, d]
+        query = self.q(self.query.to(x.dtype)[None])  # [1, D]: quantised layers take no vector
+        q = query.unflatten(-1, heads)[:, :, None].expand(x.shape[0], -1, -1, -1)  # [B, H, 1, d]
         k, v = self.kv(x).unflatten(-1, (2, *heads)).permute(2, 0, 3, 1, 4).unbind(0)  # [B, H, N, d] each
         out = attend_softmax(q, k, v, AttentionContext(None, None, TokenLayout(mask=mask)))
         pooled = self.out(out.flatten(1))  # [B, H, 1, d] -> [B, D]

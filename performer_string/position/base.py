@@ -148,6 +148,8 @@ class Encoding(ComputedBuffers):
                 f"{self.coord_dim}), not for {list(positions.shape)}. {remedy}"
             )
         check_positions(positions)
+        if not positions.is_meta:
+            self.fill_buffers(positions.device)
         if not self.training and not values_unavailable():
             self.check_finite()
         return positions
@@ -178,7 +180,7 @@ class Encoding(ComputedBuffers):
 
     def by_layer(self, positions: Tensor) -> Sequence[Rotation]:
         """Return the rotation of each layer served, at positions [..., N, C]."""
-        rotation = self(positions)
+        rotation = self.forward(positions)  # hooks of tools that list sizes, such as torchinfo, know tensors alone
         return [rotation] if self.layers == 1 else rotation.split(self.layers)
 
     def embedding(self, positions: Tensor) -> Tensor | None:

@@ -33,7 +33,7 @@ def check_grid(name: str, sizes: Sequence[int]) -> None:
     if torch.jit.is_tracing():
         raise RuntimeError(
             "torch.jit.trace cannot follow a grid of any size. Use torch.export.export(model, (images,)), or "
-            "`python -m eval export` for a file."
+            "`python -m eval export` for a file. torch.utils.flop_counter.FlopCounterMode counts operations."
         )
     is_valid = isinstance(sizes, Sequence) and all(isinstance(n, Integral | torch.SymInt) and n > 0 for n in sizes)
     if not is_valid or not sizes:

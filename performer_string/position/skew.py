@@ -12,23 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from performer_string.utils.buffers import ComputedBuffers
 from performer_string.utils.dtype import full_precision, without_autocast
 from performer_string.utils.validation import check_not_negative
 
 
-def plane_order(head_dim: int) -> Tensor:
+def plane_order(head_dim: int, device: torch.device | None = None) -> Tensor:
     """Return the index in this library of each dimension of the papers: 0, P, 1, P + 1, ...
 
     Args:
         head_dim: width d of a head. The last dimension of an odd width is the last in both.
+        device: device of the indices.
 
     Returns:
         Indices, [d].
     """
-    planes = head_dim // 2
-    pairs = torch.stack([torch.arange(planes), torch.arange(planes) + planes], dim=1).flatten()
-    return torch.cat([pairs, torch.arange(2 * planes, head_dim)])
+    planes, index = head_dim // 2, torch.arange(head_dim, device=device)
+    first, second, rest = index.split((planes, planes, head_dim - 2 * planes))
+    return torch.cat([torch.stack([first, second], dim=1).flatten(), rest])
 
 
 def cayley(skew: Tensor) -> Tensor:
@@ -48,12 +48,11 @@ def cayley(skew: Tensor) -> Tensor:
     return 2 * torch.linalg.inv_ex(eye + skew).inverse - eye
 
 
-class SkewGenerator(ComputedBuffers):
+class SkewGenerator(nn.Module):
     """Skew-symmetric matrix S with learned entries, whose Cayley transform is a basis.
 
-    A subclass has the buffer `support`: rows and columns (i < j) of the learned entries, numbered as in the papers,
-    [2, n] for all heads or [heads, 2, n]. It is a computed buffer where it follows from the sizes. The constructor of
-    the subclass ends with `register_computed_buffers()`.
+    A subclass defines `rows_and_columns`. Indices that follow from the sizes are computed in each call and are no
+    buffers: averages of buffers, as those of `torch.optim.swa_utils`, round integers down.
 
     Args:
         heads: number of matrices.
@@ -68,21 +67,27 @@ class SkewGenerator(ComputedBuffers):
         ValueError: an init_std below 0.
     """
 
-    support: Tensor
-    order: Tensor
-
     def __init__(self, heads: int, head_dim: int, count: int, init_std: float, both_triangles: bool = False):
         super().__init__()
         check_not_negative("init_std", init_std)
         self.head_dim, self.both_triangles = head_dim, both_triangles
         self.entries = nn.Parameter(torch.randn(heads, count * (1 + both_triangles)) * init_std)
 
-    def computed_buffers(self) -> dict[str, Tensor]:
-        """Return the order of dimensions, [d]; subclasses add the support where it follows from the sizes."""
-        return {"order": plane_order(self.head_dim)}
+    def rows_and_columns(self) -> Tensor:
+        """Return rows and columns (i < j) of the learned entries, numbered as in the papers.
+
+        Returns:
+            Indices on the device of the entries, [2, n] for all heads or [heads, 2, n].
+        """
+        raise NotImplementedError
+
+    @property
+    def order(self) -> Tensor:
+        """The order of dimensions, [d]; see `plane_order`."""
+        return plane_order(self.head_dim, self.entries.device)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        if "support" in self.computed_names:  # checkpoints of the first versions have it
+        if "support" not in dict(self.named_buffers()):  # checkpoints of the first versions have it
             state_dict.pop(prefix + "support", None)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
@@ -96,7 +101,7 @@ class SkewGenerator(ComputedBuffers):
     def skew(self) -> Tensor:
         """Return S, [heads, d, d]."""
         heads = torch.arange(len(self.entries), device=self.entries.device)[:, None]
-        rows, columns = self.order[self.support].unbind(-2)  # [n] or [heads, n]
+        rows, columns = self.order[self.rows_and_columns()].unbind(-2)  # [n] or [heads, n]
         active = self.active_entries()
         upper = active.new_zeros(len(active), self.head_dim, self.head_dim)
         upper[heads, rows, columns] = active
@@ -115,9 +120,9 @@ class SkewGenerator(ComputedBuffers):
             return p @ generators @ torch.linalg.inv(p)
 
 
-def upper_triangle(head_dim: int) -> Tensor:
+def upper_triangle(head_dim: int, device: torch.device | None = None) -> Tensor:
     """Return rows and columns of the entries above the diagonal, [2, d (d - 1) / 2]."""
-    return torch.triu_indices(head_dim, head_dim, offset=1)
+    return torch.triu_indices(head_dim, head_dim, offset=1, device=device)
 
 
 class DenseGenerator(SkewGenerator):
@@ -130,11 +135,10 @@ class DenseGenerator(SkewGenerator):
 
     def __init__(self, heads: int, head_dim: int, init_std: float, *, both_triangles: bool = False):
         super().__init__(heads, head_dim, math.comb(head_dim, 2), init_std, both_triangles)
-        self.register_computed_buffers()
 
-    def computed_buffers(self) -> dict[str, Tensor]:
-        """Return the order of dimensions, and the support, [2, d (d - 1) / 2]."""
-        return super().computed_buffers() | {"support": upper_triangle(self.head_dim)}
+    def rows_and_columns(self) -> Tensor:
+        """Return rows and columns of the learned entries, [2, d (d - 1) / 2]."""
+        return upper_triangle(self.head_dim, self.entries.device)
 
 
 class BlockDiagonalGenerator(SkewGenerator):
@@ -146,12 +150,11 @@ class BlockDiagonalGenerator(SkewGenerator):
 
     def __init__(self, heads: int, head_dim: int, init_std: float):
         super().__init__(heads, head_dim, head_dim // 2, init_std)
-        self.register_computed_buffers()
 
-    def computed_buffers(self) -> dict[str, Tensor]:
-        """Return the order of dimensions, and the support, [2, d // 2]."""
-        planes = torch.arange(self.head_dim // 2)
-        return super().computed_buffers() | {"support": torch.stack([2 * planes, 2 * planes + 1])}
+    def rows_and_columns(self) -> Tensor:
+        """Return rows and columns of the learned entries, [2, d // 2]."""
+        planes = torch.arange(self.head_dim // 2, device=self.entries.device)
+        return torch.stack([2 * planes, 2 * planes + 1])
 
     def basis(self) -> Tensor:
         """Return P, [heads, d, d], in closed form: cos = (1 - s^2) / (1 + s^2), sin = 2 s / (1 + s^2)."""

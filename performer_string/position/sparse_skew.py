@@ -37,13 +37,12 @@ class BandedGenerator(SkewGenerator):
         count = sum(head_dim - offset for offset in range(1, bandwidth + 1))
         super().__init__(heads, head_dim, count, init_std, both_triangles)
         self.bandwidth = bandwidth
-        self.register_computed_buffers()
 
-    def computed_buffers(self) -> dict[str, Tensor]:
-        """Return the order of dimensions, and the support, [2, n]."""
+    def rows_and_columns(self) -> Tensor:
+        """Return rows and columns of the learned entries, [2, n]."""
         d, reach = self.head_dim, self.bandwidth + 1
         pairs = [(i, j) for i in range(d) for j in range(i + 1, min(i + reach, d))]
-        return super().computed_buffers() | {"support": torch.tensor(pairs).T}
+        return torch.tensor(pairs, device=self.entries.device).T
 
 
 class RandomGenerator(SkewGenerator):
@@ -59,6 +58,8 @@ class RandomGenerator(SkewGenerator):
         ValueError: a fraction out of range.
     """
 
+    support: Tensor
+
     def __init__(self, heads: int, head_dim: int, init_std: float, *, fraction: float = 0.3):
         if not 0 < fraction <= 1:
             raise ValueError(f"fraction must lie in (0, 1], not {fraction}.")
@@ -68,7 +69,10 @@ class RandomGenerator(SkewGenerator):
         indices = torch.stack([torch.randperm(total)[:count].sort().values for _ in range(heads)])  # [heads, n]
         super().__init__(heads, head_dim, count, init_std)
         self.register_buffer("support", upper[:, indices].transpose(0, 1).contiguous())  # drawn, so that it is saved
-        self.register_computed_buffers()
+
+    def rows_and_columns(self) -> Tensor:
+        """Return rows and columns of the learned entries, [heads, 2, n]."""
+        return self.support
 
 
 def mask_of_largest(entries: Tensor, k: int) -> Tensor:

@@ -57,6 +57,13 @@ class ComputedBuffers(nn.Module):
         if any(self.get_buffer(name).device != device for name in self.computed_names):
             self.compute_buffers(device)
 
+    def fill_buffers(self, device: torch.device) -> None:
+        """Compute values that are on the meta device while the weights are not, as where a tool put these in alone."""
+        if any(p.is_meta for p in self.parameters(recurse=False)):
+            return
+        if any(self.get_buffer(name).is_meta for name in self.computed_names):
+            self.compute_buffers(device)
+
     def _load_from_state_dict(self, *arguments: Any) -> None:
         # `load_state_dict(assign=True)` fills a module of the meta device without a call of `_apply`.
         super()._load_from_state_dict(*arguments)

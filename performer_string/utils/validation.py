@@ -58,6 +58,15 @@ def as_number(text: str, kind: Any) -> str | None:
     return written if math.isfinite(number) and fits(number, kind) else None
 
 
+def plain(value: Any) -> Any:
+    """Return a value with dictionaries and lists in place of other mappings and sequences, such as OmegaConf's."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [plain(item) for item in value]
+    return value
+
+
 def check_types(instance: DataclassInstance) -> None:
     """Raise a ValueError where a field of a dataclass is of another type than annotated; convert numpy's numbers."""
     annotated = get_type_hints(type(instance))

@@ -160,7 +160,9 @@ class TestCayley:
         encoding, positions = self.make(generator=generator), random_positions(5, 2)
         state = encoding.state_dict()
         assert set(state) == {"omega", "generator.entries"}
-        state["generator.support"] = encoding.generator.support.expand(2, -1, -1)  # as the first versions saved it
+        state["generator.support"] = encoding.generator.rows_and_columns().expand(
+            2, -1, -1
+        )  # as the first versions saved it
         with torch.device("meta"):
             empty = build_encoding("cayley-string", head_dim=12, num_heads=2, generator=generator)
         for loaded in (self.make(generator=generator), empty.to_empty(device="cpu").double()):

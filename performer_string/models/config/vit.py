@@ -20,7 +20,7 @@ from performer_string.models.config.saved_options import without_unused
 from performer_string.models.config.sizes import patch_and_image
 from performer_string.utils.registry import IMPORTED_FIRST, choose, lookup
 from performer_string.utils.renames import current_fields
-from performer_string.utils.validation import check_heads, check_positive, check_types
+from performer_string.utils.validation import check_heads, check_positive, check_types, plain
 
 VARIANTS: dict[str, dict[str, int]] = {
     "micro": {"width": 48, "depth": 4, "num_heads": 4},  # small enough for a CPU
@@ -128,6 +128,8 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
         return self.qk_norm and any(map(has, self.kinds_of_attention()))
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            setattr(self, each.name, plain(getattr(self, each.name)))
         check_types(self)
         self.fill_in_sizes()
         check_heads(cast(int, self.width), cast(int, self.num_heads))

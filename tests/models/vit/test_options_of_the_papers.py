@@ -73,11 +73,11 @@ def test_unit_of_an_image_divides_positions(size):
 
 
 @pytest.mark.parametrize(("size", "reach"), [(16, 1.0), (32, 7 / 3)])
-def test_half_images_reach_from_minus_one_to_one(size, reach):
+def test_half_images_reach_from_minus_one_to_one(size, reach, monkeypatch):
     """Over a training image, and further over a larger one, at the same distances."""
     model = small(position_unit="half-image", centred=True, pool="cls", attention="softmax").eval()
-    seen, images = [], torch.randn(1, 3, size, size)
-    model.encoding.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    seen, images, plain = [], torch.randn(1, 3, size, size), model.encoding.forward
+    monkeypatch.setattr(model.encoding, "forward", lambda positions: seen.append(positions) or plain(positions))
     whole = small(position_unit="image", pool="cls", attention="softmax").eval()
     whole.load_state_dict(model.state_dict())
     with torch.no_grad():
