@@ -92,6 +92,7 @@ def on_folder(path: Path, options: argparse.Namespace) -> Trained:
         std=list(pixels.std),
         background=list(pixels.background),
         grey=vit.config.in_channels == 1,
+        channels=0 if vit.config.in_channels in (1, 3) else vit.config.in_channels,
     )
     data.setup()
     return Trained(path, cast("ImageClassifier", SimpleNamespace(vit=vit)), data, {})

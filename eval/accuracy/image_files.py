@@ -18,7 +18,8 @@ from eval.accuracy.video_files import VideoFiles, size_of_clips, stride_of
 from eval.argument_types import size_of_images
 from eval.models import preprocessing_of
 from performer_string import ViT
-from performer_string.images.reading import OTHER_ENDINGS, VIDEO_ENDINGS, open_image, why_unreadable
+from performer_string.images.deep import ARRAY, read_image
+from performer_string.images.reading import OTHER_ENDINGS, VIDEO_ENDINGS, why_unreadable
 from performer_string.models.vit.packing import drawn_alone, packs
 from train.data.folders import files_in
 from train.data.loader import ignore_stop_signals
@@ -49,6 +50,8 @@ def find_images(paths: Sequence[Path], videos: bool = False) -> list[str]:
         if path.is_dir():
             files = files_in(str(path))
             inside = {real: file for real, file in files.items() if Path(file).suffix.lower() in endings}
+            if not inside and not videos:  # as in training, arrays are images where there are no others
+                inside = {real: file for real, file in files.items() if Path(file).suffix.lower() == ARRAY}
             if not inside and videos:
                 raise ValueError(f"there is no video in the folder {path}, and this is a model of videos.")
             if not inside:
@@ -97,8 +100,8 @@ class ImageFiles(Dataset[Tensor | str]):
 
     def __getitem__(self, index: int) -> Tensor | str:
         try:
-            return self.transform(open_image(self.paths[index], self.background))
-        except OSError as error:
+            return self.transform(read_image(self.paths[index], self.background))
+        except (OSError, ValueError) as error:  # a ValueError is of another number of channels
             return why_unreadable(self.paths[index], error)
 
 

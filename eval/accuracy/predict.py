@@ -29,6 +29,7 @@ from eval.evaluations import Evaluation
 from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
 from performer_string import Preprocessing, ViT, fold
+from performer_string.images.deep import ARRAY
 from performer_string.models.config import patch_and_image
 from performer_string.models.files.checkpoint import find_checkpoint
 from performer_string.utils.files import write_aside
@@ -122,6 +123,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             yield make_row(path, top, options.native, Size.of(image.shape[1:]), answer)
     if len(vit.patch) == 3:  # the notes are of images
         return
+    read = [path for path in read if Path(path).suffix.lower() != ARRAY]
     size = patch_and_image(vit.config.patch_size, vit.config.image_size)[1]
     shrunk = "" if options.native or options.size else shrunk_note(vit, read)
     for note in (shrunk, grey_note(vit, read, None if options.native else options.size or size)):

@@ -36,7 +36,8 @@ from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
 from eval.run import output_folder
 from performer_string import Preprocessing, ViT, fold
-from performer_string.images.reading import open_image, why_unreadable
+from performer_string.images.deep import read_image
+from performer_string.images.reading import why_unreadable
 from performer_string.models.files.checkpoint import find_checkpoint
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size
@@ -121,20 +122,21 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Generator[Row
         bar = progress(paths, desc="images", unit="image")
         for path, name in zip(bar, names_of_masks(paths), strict=True):
             try:
-                image = open_image(path, preprocessing.background)
+                image = read_image(path, preprocessing.background)
             except OSError as error:
                 why = why_unreadable(path, error)
                 note(f"skipped {printable(path)}: {why}")
                 yield make_row(path, names, error=why)
                 continue
             seen = preprocess(image, preprocessing, options.side)
-            classes = pixel_classes(vit, seen, options.tile, options.overlap, (image.height, image.width))
+            size = (image.height, image.width) if isinstance(image, Image.Image) else image.shape[-2:]
+            classes = pixel_classes(vit, seen, options.tile, options.overlap, size)
             write_mask(masks / name, classes)
             yield make_row(path, names, name, Size.of(seen.shape[1:]), classes)
     return masks
 
 
-def preprocess(image: Image.Image, preprocessing: Preprocessing, side: int | None) -> Tensor:
+def preprocess(image: Any, preprocessing: Preprocessing, side: int | None) -> Tensor:
     """Return an image as the model sees it, [C, H, W], with its shorter side resized to `side`."""
     from torchvision.transforms import v2  # slow to import, and not needed for --help
 

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from eval.report import Row
-from performer_string.images.reading import open_image
+from performer_string.images.deep import open_picture
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size
 
@@ -37,7 +37,7 @@ def name_of(picture: Picture, size: Size) -> str:
 def picture_of_file(path: str, size: Size) -> Picture:
     """Return the image of a file, resized to cover a size and cropped at its centre, [H, W, C]."""
     height, width = size
-    return np.asarray(ImageOps.fit(open_image(path), (width, height), Image.Resampling.BILINEAR))
+    return np.asarray(ImageOps.fit(open_picture(path), (width, height), Image.Resampling.BILINEAR))
 
 
 def write_pictures(pictures: Mapping[str, Picture], csv: Path) -> list[Path]:

@@ -34,7 +34,8 @@ from eval.models import class_names, load_model, preprocessing_of
 from eval.names import names_of
 from eval.report import Row
 from performer_string import ViT
-from performer_string.images.reading import open_image, why_unreadable
+from performer_string.images import deep
+from performer_string.images.reading import why_unreadable
 from performer_string.models.files.checkpoint import find_checkpoint
 from train.data.sizes import Size
 from train.utils.progress import progress
@@ -44,10 +45,10 @@ KINDS = ("query", "class", "rollout")
 
 
 def is_image(path: Path) -> bool:
-    """Return whether a path has the ending of an image."""
+    """Return whether a path has the ending of an image, or of an array."""
     from train.data.class_folders import ENDINGS  # this imports torchvision
 
-    return path.suffix.lower() in ENDINGS
+    return path.suffix.lower() in {*ENDINGS, deep.ARRAY}
 
 
 class ModelsAndImage(argparse.Action):
@@ -141,7 +142,7 @@ def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) ->
         file = str(options.image[0])
         try:
             picture = grey_picture(picture_of_file(file, size))
-            return preprocessing.transform(size)(open_image(file, preprocessing.background)), file, picture
+            return preprocessing.transform(size)(deep.read_image(file, preprocessing.background)), file, picture
         except OSError as error:
             raise ValueError(f"{file} was not read: {why_unreadable(file, error)}.") from None
     from train.checkpoint import load_trained
@@ -157,7 +158,7 @@ def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) ->
     image, label = held_out[options.example if indices is None else indices.tolist().index(options.example)]
     truth = "" if vit.config.head == "dense" else f": {class_names(vit)[label]}"
     name = f"test image {options.example}{truth}"
-    return preprocessing.normalise(image), name, grey_picture(image.permute(1, 2, 0).numpy())
+    return preprocessing.normalise(image), name, grey_picture(deep.as_picture(image))
 
 
 def answer_of(vit: ViT, logits: Tensor, query: tuple[int, int]) -> str:

@@ -15,7 +15,8 @@ from PIL import Image
 
 from eval.plotting.axes import note_below
 from eval.plotting.style import VERMILLION, new_figure, width_or
-from performer_string.images.reading import VIDEO_ENDINGS, open_image
+from performer_string.images.deep import open_picture
+from performer_string.images.reading import VIDEO_ENDINGS
 from train.utils.output import printable
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def thumbnail_of(path: str) -> tuple[np.ndarray[Any, Any] | None, tuple[int, int
     That of a video is a frame near its middle.
     """
     try:
-        image = open_frame(path) if Path(path).suffix.lower() in VIDEO_ENDINGS else open_image(path)
+        image = open_frame(path) if Path(path).suffix.lower() in VIDEO_ENDINGS else open_picture(path)
     except (OSError, ValueError, ImportError):
         return None, (0, 0)
     size = image.height, image.width

@@ -18,9 +18,17 @@ Outputs = Literal["class", "labels", "numbers"]
 ARROWS = ("up", "left", "down", "right")  # classes of the arrow task, which checkpoints did not always hold
 
 
+def as_floats(images: Tensor) -> Tensor:
+    """Return images as floats: uint8 divided by 255, and floats as they are."""
+    return images if images.is_floating_point() else images.float() / 255
+
+
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Return uint8 images [.., C, H, W] as floats, by mean and standard deviation [C, 1, 1] of images in [0, 1]."""
-    return (images.float() / 255 - mean.to(images.device)) / std.to(images.device)
+    """Return images [.., C, H, W], uint8 or floats, normalised by mean and standard deviation [C, 1, 1].
+
+    Both are of `as_floats(images)`.
+    """
+    return (as_floats(images) - mean.to(images.device)) / std.to(images.device)
 
 
 @dataclass(frozen=True)
@@ -28,8 +36,8 @@ class Preprocessing:
     """Normalisation of a trained model's images, and the meaning of its outputs.
 
     Attributes:
-        mean: mean of each channel, of images in [0, 1].
-        std: standard deviation of each channel, of images in [0, 1].
+        mean: mean of each channel: of images of integers in [0, 1], and of floats as they are.
+        std: standard deviation of each channel, likewise.
         classes: names of the classes, labels or numbers, in the order of the outputs; empty where they are not known.
         background: colour beneath transparent images: red, green and blue, 0 to 255.
         outputs: what the outputs are: logits of `class`, of which each image has one (softmax); logits of `labels`, of
@@ -84,15 +92,16 @@ class Preprocessing:
         return logits.sigmoid() if self.outputs == "labels" else logits.softmax(-1)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Return uint8 images [.., C, H, W] as normalised floats."""
+        """Return images [.., C, H, W] as normalised floats; uint8 is divided by 255 before, and floats are not."""
         mean, std = (torch.tensor(x)[:, None, None] for x in (self.mean, self.std))  # [C, 1, 1]
         return normalise(images, mean, std)
 
     def transform(self, size: Sequence[int] | None) -> Callable[[Any], Tensor]:
-        """Return the transform of one image: a PIL image, or a uint8 tensor [C, H, W], to floats [C, height, width].
+        """Return the transform of one image, as in validation, to floats [C, height, width].
 
-        It is that of validation. An image is resized to cover the size, and its middle is cut out. Transparent images
-        are laid on the background, and 16 bits are scaled to 8.
+        An image is a PIL image, an array or a tensor, [C, H, W] or [H, W]. Integers are divided by the largest number
+        of their type (`performer_string.images.deep`), and floats are taken as they are. It is resized to cover the
+        size, and its middle is cut out. Transparent images are laid on the background.
 
         Args:
             size: height and width in pixels; None leaves the size of the image.
@@ -102,7 +111,7 @@ class Preprocessing:
             ValueError: an image of another type or number of channels, when the transform is called.
         """
         try:
-            from performer_string.images.reading import as_rgb as as_rgb  # checks that Pillow is there
+            from performer_string.images.deep import as_tensor as as_tensor  # checks that Pillow is there
             from performer_string.images.resize import ResizeAndCrop
         except ImportError as error:
             raise ImportError("a transform of images needs torchvision and Pillow: pip install torchvision") from error
@@ -110,23 +119,21 @@ class Preprocessing:
 
     def prepare(self, image: Any, cover: Callable[[Tensor], Tensor] | None) -> Tensor:
         """Return one image as `transform` does, where `cover` brings it to its size."""
-        wanted = f"an image must be a PIL image or a uint8 tensor [C, H, W] of {len(self.mean)} channels"
-        if not isinstance(image, Tensor):
-            from PIL.Image import Image
-            from torchvision.transforms import v2
+        channels = len(self.mean)
+        wanted = f"an image must be a PIL image, or an array or tensor [C, H, W] of {channels} channels"
+        pixels = image
+        if not isinstance(image, Tensor) or image.dtype != torch.uint8:
+            from performer_string.images.deep import as_tensor, is_image
 
-            from performer_string.images.reading import as_rgb
-
-            if not isinstance(image, Image):  # an array may be [H, W, C] or [C, H, W], and RGB or BGR
-                hint = "PIL.Image.fromarray(x) takes an array [H, W, 3] of RGB, or [H, W]; Image.open(x) a path"
-                raise ValueError(f"{wanted}, not {type(image).__name__}. {hint}.")
-            if len(self.mean) not in (1, 3):
-                raise ValueError(
-                    f"this model takes images of {len(self.mean)} channels, and image files give 1 or 3: read them by "
-                    f"a library of your own, and give a uint8 tensor [{len(self.mean)}, H, W] to model.transform()."
-                )
-            rgb = as_rgb(image, self.background)
-            image = v2.functional.pil_to_tensor(rgb.convert("L") if len(self.mean) == 1 else rgb)
-        if image.dtype != torch.uint8 or image.ndim != 3 or len(image) != len(self.mean):
-            raise ValueError(f"{wanted}, not {image.dtype} of shape {list(image.shape)}.")
-        return self.normalise(image if cover is None else cover(image))
+            if not is_image(image):
+                raise ValueError(f"{wanted}, not {type(image).__name__}. PIL.Image.open(x) takes a path.")
+            try:
+                pixels = as_tensor(image, channels, self.background)
+            except ValueError as error:
+                raise ValueError(f"{wanted}: {error}.") from error
+        if pixels.ndim != 3 or len(pixels) != channels:
+            hint = "PIL.Image.fromarray(x) takes an array [H, W, 3] of RGB"
+            if channels not in (1, 3):
+                hint = f"image files give 1 or 3 channels: give an array [{channels}, H, W], as of a .npy file"
+            raise ValueError(f"{wanted}, not {pixels.dtype} of shape {list(pixels.shape)}. {hint}.")
+        return self.normalise(pixels if cover is None else cover(pixels))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
@@ -16,6 +18,7 @@ log = logging.getLogger(__name__)
 
 BITS_PER_SAMPLE, SAMPLE_FORMAT, SIGNED = 258, 339, 2  # two tags of TIFF, and a value of the second
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a tag of TIFF, and a value of it
+PLANES, SEPARATE = 284, 2  # a tag of TIFF, and a value of it
 # Endings of photographs and drawings that Pillow does not read.
 OTHER_ENDINGS = frozenset((".heic", ".heif", ".jxl", ".svg", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf"))
 VIDEO_ENDINGS = frozenset((".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"))
@@ -43,6 +46,8 @@ def why_unreadable(name: str, error: Exception) -> str:
         ending = Path(name).suffix.lower()
         if ending in VIDEO_ENDINGS:
             return "a video, where an image is needed: take single frames of it, as JPEG or PNG"
+        if ending in (".tif", ".tiff"):
+            return "a TIFF of a kind that Pillow does not read: save its array [C, H, W] as .npy"
         known = ending in OTHER_ENDINGS
         return "of a kind that is not read: make it a JPEG or PNG" if known else "no image, or of an unknown kind"
     return " ".join(str(error).split()) or type(error).__name__
@@ -67,17 +72,28 @@ def lay_on(image: Image.Image, background: Sequence[int]) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", layer.size, (*background, 255)), layer).convert("RGB")
 
 
-def largest_value(image: Image.Image) -> int:
-    """Return the number that stands for white in an image of one channel of more than 8 bits.
+def tag_of(image: Image.Image, number: int, default: int) -> tuple[int, ...]:
+    """Return the values of a tag of TIFF, and the default for other files."""
+    value = getattr(image, "tag_v2", {}).get(number, default)
+    return value if isinstance(value, tuple) else (value,)
 
-    Raises:
-        ValueError: signed numbers of 16 bits, whose range TIFF does not say.
-    """
-    tags = getattr(image, "tag_v2", {})  # the tags of TIFF
-    bits, kind = (tags.get(number, (default,)) for number, default in ((BITS_PER_SAMPLE, 16), (SAMPLE_FORMAT, 1)))
-    if tuple(bits) == (16,) and tuple(kind) == (SIGNED,):
-        raise ValueError("signed 16-bit pixels have no range: save it with 8 bits, or 16 without a sign")
-    return 4095 if tuple(bits) == (12,) else 65535
+
+def is_signed(image: Image.Image) -> bool:
+    """Return whether an image is a TIFF of signed numbers of 16 bits."""
+    return tag_of(image, BITS_PER_SAMPLE, 16) == (16,) and tag_of(image, SAMPLE_FORMAT, 1) == (SIGNED,)
+
+
+def largest_value(image: Image.Image) -> int:
+    """Return the number that stands for white in an image of one channel of more than 8 bits."""
+    return 4095 if tag_of(image, BITS_PER_SAMPLE, 16) == (12,) else 65535
+
+
+def in_range(values: Any, white: int) -> int:
+    """Return the number that stands for white, or raise a ValueError where an array or tensor is not in its range."""
+    least, most = int(values.min()), int(values.max())
+    if least < 0 or most > white:
+        raise ValueError(f"pixels from {least} to {most} have no range: save it with 8 or 16 bits, or as floats")
+    return white
 
 
 def is_negative(image: Image.Image) -> bool:
@@ -99,8 +115,7 @@ def eight_bits(image: Image.Image, white: int, negative: bool) -> Image.Image:
         ValueError: numbers beyond 16 bits, which have no range to scale from.
     """
     values = np.asarray(image)
-    if values.min() < 0 or values.max() > white:
-        raise ValueError(f"pixels from {values.min()} to {values.max()} have no range: save it with 8 or 16 bits")
+    in_range(values, white)
     if 0 < values.max() < white * DARK:
         warn_once(
             log,
@@ -117,6 +132,12 @@ def eight_bits(image: Image.Image, white: int, negative: bool) -> Image.Image:
     if isinstance(clear, int):  # the one value of a PNG that is transparent
         grey.putalpha(Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
     return grey
+
+
+def check_planes(image: Image.Image) -> None:
+    """Raise a ValueError for a TIFF with separate planes of 16 bits, of which Pillow makes other pixels."""
+    if tag_of(image, PLANES, 1) == (SEPARATE,) and len(bits := tag_of(image, BITS_PER_SAMPLE, 8)) > 1 and max(bits) > 8:
+        raise ValueError("colours of 16 bits in separate planes are not read: save its array [C, H, W] as .npy")
 
 
 def upright(image: Image.Image) -> Image.Image:
@@ -145,10 +166,13 @@ def as_rgb(image: Image.Image, background: Sequence[int] = BACKGROUND) -> Image.
     Raises:
         ValueError: pixels without a range to scale from.
     """
+    check_planes(image)
     oriented = upright(image)
     if oriented.mode == "F":
         raise ValueError("floating-point pixels have no range: save it with 8 or 16 bits")
     if oriented.mode.startswith("I"):
+        if is_signed(image):
+            raise ValueError("signed 16-bit pixels have no range: save it with 8 bits, or 16 without a sign")
         oriented = eight_bits(oriented, largest_value(image), is_negative(image))
     clear = is_transparent(oriented)
     has_palette = oriented.mode == "P" and oriented.has_transparency_data  # Pillow would warn of losing transparency
@@ -167,9 +191,15 @@ def open_image(path: str, background: Sequence[int] = BACKGROUND) -> Image.Image
     Raises:
         OSError: a file that cannot be read, for any reason.
     """
+    with readable(), open(path, "rb") as file:
+        return as_rgb(Image.open(file), background)
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Turn whatever a reader of files raises into an OSError."""
     try:
-        with open(path, "rb") as file:
-            return as_rgb(Image.open(file), background)
+        yield
     except OSError:
         raise
     except Image.DecompressionBombError as error:

@@ -52,7 +52,7 @@ def test_transform_of_grey_images_and_tensors():
     assert torch.equal(model.transform()(Image.fromarray(grey[0].numpy())), expected)
     assert model.transform(16)(grey).shape == (1, 16, 16)
     with pytest.raises(ValueError, match="of 1 channels"):
-        model.transform()(grey.float())
+        model.transform()(grey.expand(3, 8, 12))
     with pytest.raises(ValueError, match="patch"):
         model.transform(10)
 
@@ -61,7 +61,7 @@ def test_transform_of_grey_images_and_tensors():
 def test_what_is_no_image_is_named(image):
     model = small_vit()
     model.preprocessing = Preprocessing((0.5,) * 3, (0.5,) * 3)
-    with pytest.raises(ValueError, match=r"a PIL image or a uint8 tensor \[C, H, W\] of 3 channels, not (ndarray|str)"):
+    with pytest.raises(ValueError, match=r"a PIL image, .* of 3 channels, not (.*\[8, 12, 3\]|str)"):
         model.transform()(image)
 
 
@@ -126,5 +126,5 @@ def test_files_of_images_lack_the_channels_of_a_multispectral_model():
     """The error showed a tensor of three channels, which the reader had never given."""
     transform = Preprocessing((0.5,) * 5, (0.5,) * 5).transform((8, 8))
     assert transform(torch.zeros(5, 8, 8, dtype=torch.uint8)).shape == (5, 8, 8)
-    with pytest.raises(ValueError, match=r"of 5 channels, and image files give 1 or 3.*uint8 tensor \[5, H, W\]"):
+    with pytest.raises(ValueError, match=r"of 5 channels, .* files give 1 or 3 channels: give an array \[5, H, W\]"):
         transform(Image.new("RGB", (8, 8)))

@@ -16,6 +16,7 @@ from train.data.image_checks import check_test_classes, warn_of_validation
 from train.data.images import UnreadableImageError
 from train.data.module import ImageData
 from train.data.ranks import check_ranks
+from train.data.sources import DEEP
 from train.runs.folder import CHECKPOINTS, LOCK, LOCK_VARIABLE, remove_partial
 from train.runs.lock import held_by
 
@@ -45,10 +46,13 @@ class CheckData(Callback):
         for name in ("head", "num_classes", "in_channels"):
             of_model, of_data = getattr(config, name), getattr(data, name)
             if of_model != of_data:
-                grey = name == "in_channels" and of_model == 1 and data.task is None
+                hint = ""
+                if name == "in_channels" and data.task is None:
+                    arrays = f", or --data.channels {of_model} where images are arrays of as many"
+                    hint = ", or make the images grey by --data.grey true" if of_model == 1 else arrays
                 raise ValueError(
                     f"the data ({data.source}) has {name}={of_data}, the model {of_model}: set --model.vit.{name} "
-                    f"{of_data}{', or make the images grey by --data.grey true' if grey else ''}."
+                    f"{of_data}{hint if of_model == 1 or data.source in DEEP else ''}."
                 )
         fixed = data.task is not None and data.task.fixed_scale
         if fixed and module.optim.image_scale > 1:  # type: ignore[union-attr,operator]

@@ -9,7 +9,7 @@ from performer_string.utils.registry import lookup
 from train.data.generated import GeneratedTask
 from train.data.memory import BATCHED
 from train.data.sizes import Views
-from train.data.sources import SOURCES
+from train.data.sources import DEEP, SOURCES
 from train.data.tasks import TASKS
 from train.utils.ranges import check_range
 
@@ -36,8 +36,19 @@ def check_options(data: ImageData) -> None:
     check_augmentations(data)
     check_shares(data)
     check_sizes(data)
+    check_channels(data)
     check_range(data, "batch_size", "val_size", least=1)
     check_range(data, "workers", "train_size", "frame_stride", least=0)
+
+
+def check_channels(data: ImageData) -> None:
+    """Raise a ValueError for a number of channels that does not apply to the images."""
+    if not data.channels:
+        return
+    if data.source not in DEEP:
+        raise ValueError(f"channels is of images in {', '.join(DEEP)}: those of {data.source} have their own.")
+    if data.channels < 2 or data.grey:
+        raise ValueError(f"one channel is data.grey true, without data.channels {data.channels}.")
 
 
 def check_augmentations(data: ImageData) -> None:
@@ -121,13 +132,4 @@ def check_sizes(data: ImageData) -> None:
         raise ValueError(
             f"frame_stride is of the frames of data.source videos, and {data.source} has none that lie in files: leave "
             f"out frame_stride {data.frame_stride}."
-        )
-
-
-def check_measured(data: ImageData) -> None:
-    """Raise a ValueError where mean or standard deviation is both given and to be measured."""
-    if data.measure_mean and (data.mean or data.std):
-        raise ValueError(
-            f"measure_mean measures both mean and std: leave these two out, not {data.mean} and {data.std}, or set "
-            f"measure_mean to false."
         )

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from PIL import Image
 from torchvision import datasets
 
+from performer_string.images.deep import ARRAY, read_image
 from performer_string.images.normalisation import BACKGROUND
-from performer_string.images.reading import open_image
 from performer_string.utils.log import warn_once
 from train.data.folders import EmptyClassError, check_class_names, classes_in, labelled_images
 
@@ -28,7 +29,7 @@ class ClassFolders(datasets.ImageFolder):
     """A folder of images for each class, searched recursively.
 
     Hidden files and folders are left out, and so are files that links reach a second time. Files without an ending of
-    images are left out with a warning.
+    images are left out with a warning. Arrays in .npy files are images where a class has no others.
 
     Attributes:
         endings: file endings in lower case.
@@ -49,16 +50,23 @@ class ClassFolders(datasets.ImageFolder):
                 other[ending] += 1
             return ending in self.endings
 
-        super().__init__(str(root), loader=self.read, is_valid_file=is_image)
+        try:
+            super().__init__(str(root), loader=self.read, is_valid_file=is_image)
+        except EmptyClassError:
+            if not other[ARRAY] or self.kind != ClassFolders.kind:
+                raise
+            self.endings = self.endings | {ARRAY}  # type: ignore[misc]
+            other.clear()
+            super().__init__(str(root), loader=self.read, is_valid_file=is_image)
         self.reported = torch.zeros((), dtype=torch.bool).share_memory_()  # shared with the worker processes
         if other:
             counted = ", ".join(f"{count} of {ending or 'no ending'}" for ending, count in sorted(other.items()))
             warn_once(log, f"endings in {root}", f"{root}: files that are no {self.kind} are left out: {counted}.")
 
-    def read(self, path: str) -> Image.Image:
-        """Return an image as RGB, on the background where it is transparent."""
-        image = open_image(path, self.background)
-        if image.info["laid_on"] and not self.reported:
+    def read(self, path: str) -> Image.Image | np.ndarray:
+        """Return an image as RGB, on the background where it is transparent, or an array of more bits or channels."""
+        image = read_image(path, self.background)
+        if isinstance(image, Image.Image) and image.info["laid_on"] and not self.reported:
             self.reported.fill_(True)
             log.warning(
                 f"{self.root}: images with transparency, such as {path}, are laid on data.background="

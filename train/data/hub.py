@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
+from performer_string.images.deep import of_pil
 from performer_string.images.normalisation import BACKGROUND
-from performer_string.images.reading import as_rgb
 
 LABELS = ("label", "labels", "cls", "class", "fine_label", "target")  # usual names of the label column, by priority
 IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp")  # usual names of the image column, by priority
@@ -54,7 +55,7 @@ def column(dataset: Any, kinds: tuple[str, ...], names: Sequence[str], what: str
     raise OSError(f"no column of {what} among {', '.join(dataset.features)}: name it {names[0]}")
 
 
-class HubImages(torch.utils.data.Dataset[tuple[Image.Image, int]]):
+class HubImages(torch.utils.data.Dataset[tuple[Image.Image | np.ndarray, int]]):
     """A split of the library `datasets` as pairs of an image and a class.
 
     Args:
@@ -83,10 +84,10 @@ class HubImages(torch.utils.data.Dataset[tuple[Image.Image, int]]):
     def __len__(self) -> int:
         return len(self.targets)
 
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+    def __getitem__(self, index: int) -> tuple[Image.Image | np.ndarray, int]:
         try:
             image = self.dataset[int(index)][self.image]
-            return as_rgb(image, self.background), self.targets[index]
+            return of_pil(image, self.background), self.targets[index]
         except OSError:
             raise
         except Exception as error:  # treated as for files

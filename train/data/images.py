@@ -14,6 +14,7 @@ from torchvision.transforms import v2
 
 from performer_string.images.reading import why_unreadable
 from performer_string.images.resize import ResizeAndCrop
+from train.data.conversion import ToPixels
 from train.data.sizes import ONE, Views
 from train.data.videos import Crops, Frames, time_behind_channels
 from train.utils.output import printable
@@ -38,19 +39,32 @@ class QuarterTurn(v2.Transform):
         return tv_tensors.wrap(turned, like=inpt) if isinstance(inpt, tv_tensors.TVTensor) else turned
 
 
+class EightBitRandAugment(v2.RandAugment):
+    """RandAugment of images of 8 bits and one or three channels, whose colours its operations change.
+
+    Raises:
+        ValueError: other images.
+    """
+
+    def forward(self, *inputs: Any) -> Any:
+        if inputs[0].dtype != torch.uint8 or inputs[0].shape[-3] not in (1, 3):
+            raise ValueError("rand-augment changes colours of 8 bits in one or three channels: leave it out of augment")
+        return super().forward(*inputs)
+
+
 AUGMENTATIONS: dict[str, Callable[[ImageData], v2.Transform]] = {
     "crop": lambda data: v2.RandomCrop(data.size[-2:]),
     "pad-crop": lambda data: v2.RandomCrop(data.size[-2:], padding=padding_of(data.size)),
     "resized-crop": lambda data: v2.RandomResizedCrop(data.size[-2:], scale=(data.crop_scale, 1.0), antialias=True),
     "flip": lambda data: v2.RandomHorizontalFlip(),
     "rotate-90": lambda data: QuarterTurn(),
-    "rand-augment": lambda data: v2.RandAugment(*data.rand_augment),
+    "rand-augment": lambda data: EightBitRandAugment(*data.rand_augment),
     "erase": lambda data: v2.RandomErasing(p=0.25),
 }
 
 
 def image_transform(options: ImageData, size: Sequence[int], training: bool = False, views: Views = ONE) -> v2.Compose:
-    """Return the transform from an image, or from a video, to a uint8 tensor of a size.
+    """Return the transform from an image, or from a video, to a tensor of a size, uint8 or float32 by `ToPixels`.
 
     Args:
         options: data module with the options for grey images and augmentations.
@@ -58,7 +72,7 @@ def image_transform(options: ImageData, size: Sequence[int], training: bool = Fa
         training: whether to choose random frames and augment. Images in memory are augmented by the loader.
         views: number of views of a video; several give [V, C, T, H, W].
     """
-    first: list[Any] = [v2.Grayscale()] if options.grey else []
+    first: list[Any] = [v2.Grayscale()] if options.grey and len(size) == 3 else []
     last: list[Any] = []
     if views.total > 1:
         frames = Frames(size[0], random=False, segments=views.segments, stride=options.frame_stride)
@@ -67,7 +81,7 @@ def image_transform(options: ImageData, size: Sequence[int], training: bool = Fa
         first = [Frames(size[0], random=training, stride=options.frame_stride), *first]
         last = [time_behind_channels]
     else:
-        first.append(v2.PILToTensor())
+        first.append(ToPixels(options.in_channels, options.grey, options.pixels))
     augment = options.augment if training else []
     if "resized-crop" not in augment:  # it resizes by itself
         first.append(ResizeAndCrop((size[-2], size[-1])))
@@ -158,15 +172,15 @@ class Transformed(Dataset[tuple[Tensor, Any]]):
     Args:
         dataset: pairs of an image and its class, labels or numbers.
         indices: indices of the images, [N].
-        transform: transform to a uint8 tensor.
+        transform: transform to a tensor, uint8 or float32.
         channels: number of channels of the images.
         classes: number of classes, labels or numbers.
         outputs: what models answer, as in `Source`.
 
     Raises:
         UnreadableImageError: an image that cannot be read.
-        ValueError: an item that is no pair of a uint8 image with `channels` channels and
-            a label below `classes`, or `classes` labels or numbers.
+        ValueError: an item that is no pair of an image with `channels` channels and a label below `classes`, or
+            `classes` labels or numbers.
     """
 
     def __init__(
@@ -196,11 +210,10 @@ class Transformed(Dataset[tuple[Tensor, Any]]):
                 f"would be held out. fit --check_data finds all such files."
             ) from error
         one = image[0] if image.ndim == 5 else image  # there may be several views
-        if image.dtype != torch.uint8 or one.ndim not in (3, 4) or len(one) != self.channels:
+        if one.ndim not in (3, 4) or len(one) != self.channels:
             raise ValueError(
-                f"image {number} of the data is {image.dtype} of shape {list(image.shape)}: it must be a PIL image "
-                f"or a uint8 tensor [C, H, W] of {self.channels} channels, of videos [C, T, H, W]. It is scaled to "
-                f"[0, 1] and normalised later."
+                f"image {number} of the data is {image.dtype} of shape {list(image.shape)}: it must be a PIL image, or "
+                f"an array or tensor [C, H, W], of {self.channels} channels, of videos [C, T, H, W]."
             )
         self.check_label(number, label)
         return image, label

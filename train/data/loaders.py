@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from train.data.conversion import stacked
 from train.data.generated import GeneratedTask
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
 from train.data.memory import AugmentedInMemory, ImagesInMemory, as_it_is
@@ -124,11 +125,11 @@ class Loaders(L.LightningDataModule):
             "persistent_workers": count > 0,
             "pin_memory": torch.cuda.is_available(),
             "worker_init_fn": ignore_stop_signals,
-            "collate_fn": as_it_is if memory else None,
+            "collate_fn": as_it_is if memory else stacked,
         }
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Return uint8 images [B, C, *size] as floats, normalised by each channel's mean and standard deviation."""
+        """Return images [B, C, *size] as floats, normalised by each channel's mean and standard deviation."""
         return self.pixels(images)
 
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:

@@ -13,8 +13,8 @@ from PIL import Image
 from torchvision.datasets import VisionDataset
 from torchvision.tv_tensors import Mask
 
+from performer_string.images.deep import read_image
 from performer_string.images.normalisation import BACKGROUND
-from performer_string.images.reading import open_image
 from performer_string.utils.log import warn_once
 from train.data.class_folders import ENDINGS
 from train.data.folders import files_in
@@ -139,13 +139,14 @@ class MaskFolder(VisionDataset):
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> tuple[Image.Image, Mask]:
+    def __getitem__(self, index: int) -> tuple[Image.Image | np.ndarray, Mask]:
         path, mask = self.samples[index]
-        image, values = open_image(path, self.background), values_in(mask)
-        if values.shape != (image.height, image.width):
+        image, values = read_image(path, self.background), values_in(mask)
+        height, width = image.shape[-2:] if isinstance(image, np.ndarray) else (image.height, image.width)
+        if values.shape != (height, width):
             raise ValueError(
-                f"{mask} has {values.shape[0]} x {values.shape[1]} pixels, and its image {path} {image.height} x "
-                f"{image.width}: they must be of one size."
+                f"{mask} has {values.shape[0]} x {values.shape[1]} pixels, and its image {path} {height} x {width}: "
+                f"they must be of one size."
             )
         inside = np.clip(values, 0, VOID)
         labels = self.table[inside]

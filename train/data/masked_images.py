@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ from torchvision.transforms import v2
 from torchvision.tv_tensors import Mask
 
 from performer_string.images.resize import ResizeAndCrop
+from train.data.conversion import ToPixels
 from train.data.images import AUGMENTATIONS, Transformed
 from train.data.sizes import ONE, Views
 from train.data.unlabelled import IGNORED, VOID
@@ -37,8 +39,13 @@ class PadTo(v2.Transform):
         return v2.functional.pad(inpt, [0, 0, right, down], fill=VOID if isinstance(inpt, Mask) else 0)
 
 
+def of_image(convert: ToPixels, image: Any, mask: Mask) -> tuple[Tensor, Mask]:
+    """Return an image as a tensor, and its mask as it is."""
+    return convert(image), mask
+
+
 def mask_transform(options: ImageData, size: Sequence[int], training: bool = False, views: Views = ONE) -> v2.Compose:
-    """Return the transform of an image and its mask, uint8 both, to a size.
+    """Return the transform of an image, to uint8 or float32 by `ToPixels`, and its mask, uint8, to a size.
 
     With the augmentation `crop` they keep their scale: training takes a random part, and all else the middle. Without
     it they are resized until they cover the size, as images of classes are.
@@ -49,7 +56,8 @@ def mask_transform(options: ImageData, size: Sequence[int], training: bool = Fal
         training: whether to augment.
         views: one view; `check_views` refuses others.
     """
-    steps: list[Any] = [*([v2.Grayscale()] if options.grey else []), v2.ToImage()]  # PIL's grey levels are exact
+    pixels = ToPixels(options.in_channels, options.grey, options.pixels)
+    steps: list[Any] = [partial(of_image, pixels), v2.ToImage()]
     augment = options.augment if training else []
     if "crop" in options.augment:
         steps.append(PadTo(size))
@@ -62,7 +70,7 @@ def mask_transform(options: ImageData, size: Sequence[int], training: bool = Fal
 class MaskedImages(Transformed):
     """Subset of a dataset of pairs (image, mask), with a transform of both.
 
-    Images are PIL images or uint8 tensors [C, H, W]. Masks hold the class of each pixel, [H, W]; `VOID` is of pixels
+    Images are PIL images, arrays or tensors [C, H, W]. Masks hold the class of each pixel, [H, W]; `VOID` is of pixels
     without a class, which become `IGNORED`.
     """
 

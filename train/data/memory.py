@@ -11,7 +11,9 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from performer_string.images.preprocessing import as_floats
 from performer_string.utils.seeds import derive_seed
+from train.data.conversion import stacked
 from train.data.images import padding_of
 from train.data.loader import Key, ignore_stop_signals
 from train.utils.progress import progress
@@ -23,7 +25,7 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
     """Images of one size with their labels, from which loaders take whole batches.
 
     Args:
-        images: images, uint8 [n, C, H, W].
+        images: images, uint8 or float32 [n, C, H, W].
         labels: classes, int64 [n], integers [n, H, W] for a dense task, or labels or numbers, float32 [n, count].
     """
 
@@ -41,7 +43,7 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
         """
         total = len(dataset)  # type: ignore[arg-type]
         loader: DataLoader[Any] = DataLoader(
-            dataset, batch_size=256, num_workers=workers, worker_init_fn=ignore_stop_signals
+            dataset, batch_size=256, num_workers=workers, worker_init_fn=ignore_stop_signals, collate_fn=stacked
         )
         images, labels, done = torch.empty(0), torch.empty(0), 0
         with progress(total=total, desc=title, unit="image") as bar:
@@ -49,10 +51,12 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
                 classes = classes.short() if classes.ndim > 2 else classes  # a map takes a quarter of the memory
                 if not done:
                     images, labels = (x.new_empty(total, *x.shape[1:]) for x in (batch, classes))
+                if batch.dtype != images.dtype:  # some images are floats
+                    images, batch = as_floats(images), as_floats(batch)
                 images[done : done + len(batch)], labels[done : done + len(batch)] = batch, classes
                 done += len(batch)
                 bar.update(len(batch))
-        rank_zero_info(f"{title}: {total} images in memory, {images.numel() / 1e6:,.0f} MB")
+        rank_zero_info(f"{title}: {total} images in memory, {images.nbytes / 1e6:,.0f} MB")
         return cls(images, labels)
 
     def __len__(self) -> int:

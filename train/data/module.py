@@ -15,7 +15,7 @@ from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask
 from train.data.cells import CellsTask
-from train.data.checks import check_measured, check_options, check_source, check_views
+from train.data.checks import check_options, check_source, check_views
 from train.data.generated import GeneratedDataset, GeneratedTask, size_of
 from train.data.held_out import drawn_by
 from train.data.images import AUGMENTATIONS, Transformed, image_transform
@@ -23,7 +23,7 @@ from train.data.loaders import Examples, Loaders
 from train.data.marked_contours import MarkedContoursTask
 from train.data.masked_images import MaskedImages, mask_transform
 from train.data.moving_arrow import MovingArrowTask
-from train.data.normalisation import IMAGES, PixelNormalisation
+from train.data.normalisation import IMAGES, PixelNormalisation, normalisation_of
 from train.data.pathfinder import PathfinderTask
 from train.data.sizes import ONE, Views
 from train.data.sources import SOURCES, download_source, majority_accuracy, numbers_of, outputs_of
@@ -33,7 +33,7 @@ from train.data.tasks import TASKS, holds_out
 
 @dataclass(eq=False)
 class ImageData(Loaders):
-    """Images for training and evaluation: uint8 in the loaders, normalised floats on the device.
+    """Images for training and evaluation: uint8 or float32 in the loaders, normalised floats on the device.
 
     Attributes:
         source: generated task, `arrow`, `moving_arrow` (videos), `pathfinder`, `marked_contours` or `cells`; `videos`;
@@ -60,10 +60,11 @@ class ImageData(Loaders):
         rand_augment: number and strength, 0 to 30, of the operations of rand-augment (arXiv:1909.13719).
         frame_stride: stride between frames of a video file; 0 for frames spread over its whole length.
         workers: number of worker processes; 0 for none.
-        in_memory: decode stored images, or generate the `train_size` of a task, once and keep them as uint8. Batches
-            are then augmented at once, many times faster, with only pad-crop, flip and rotate-90.
+        in_memory: decode stored images, or generate the `train_size` of a task, once and keep them. Batches are then
+            augmented at once, many times faster, with only pad-crop, flip and rotate-90.
         grey: convert stored images to one grey channel.
-        mean: mean of each channel, in [0, 1]; by default the source's, 0.5 for a `folder`.
+        channels: number of channels of a `folder` of arrays (.npy); 0 for three, or one with `grey`.
+        mean: mean of each channel, of integers in [0, 1]; by default the source's, 0.5 for a `folder`.
         std: standard deviation of each channel, with the same defaults.
         measure_mean: measure both over 500 of the training images instead. The checkpoint stores them.
         background: red, green and blue, 0 to 255, beneath transparent images of a `folder` or of `imagenet`.
@@ -96,6 +97,7 @@ class ImageData(Loaders):
     workers: int = 1
     in_memory: bool = False
     grey: bool = False
+    channels: int = 0
     mean: list[float] | None = None
     std: list[float] | None = None
     measure_mean: bool = False
@@ -117,11 +119,9 @@ class ImageData(Loaders):
             lookup("augmentation", name, AUGMENTATIONS)
         self.task: GeneratedTask | None = getattr(self, self.source) if self.source in TASKS else None
         check_options(self)
-        self.in_channels, self.num_classes, mean, std = numbers_of(self.source, self.task, self.grey)
+        self.in_channels, self.num_classes, mean, std = numbers_of(self.source, self.task, self.grey, self.channels)
         self.head, self.outputs = (self.task or SOURCES[self.source]).head, outputs_of(self.source)
-        check_measured(self)
-        known = self.mean or mean, self.std or std
-        self.pixels = PixelNormalisation(*known, self.in_channels, len(self.size), self.measure_mean)
+        self.pixels: PixelNormalisation = normalisation_of(self, mean, std)
         self._splits: ImageSplits | None = None
         self._trained: dict[str, Any] | None = None  # state in the checkpoint that this was loaded from
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 from torchvision import datasets
@@ -56,9 +56,11 @@ class Source:
     head: str = "class"
     outputs: Outputs = "class"
 
-    def in_grey(self) -> Source:
-        """Return the source with grey images of one channel."""
-        if self.channels == 1:
+    def with_channels(self, grey: bool, channels: int) -> Source:
+        """Return the source with grey images of one channel, or with a number of channels, 0 for its own."""
+        if channels:
+            return replace(self, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels)
+        if not grey or self.channels == 1:
             return self
         return replace(self, channels=1, mean=(grey_level(self.mean),), std=(grey_level(self.std),))
 
@@ -144,6 +146,7 @@ SOURCES: dict[str, Source] = {
 }
 
 
+DEEP = ("folder", "masks", "hub", "webdataset")  # sources whose images may have more than 8 bits or 3 channels
 LOCAL = (image_folder, mask_folder, video_folder, webdataset_images)  # sources without a download
 
 
@@ -177,13 +180,25 @@ def download_source(name: str, root: Path) -> None:
 
 
 def numbers_of(
-    name: str, task: GeneratedTask | None, grey: bool
+    name: str, task: GeneratedTask | None, grey: bool, channels: int = 0
 ) -> tuple[int, int | None, tuple[float, ...], tuple[float, ...]]:
     """Return the channels, classes (None if a folder determines them), mean and standard deviation of a source."""
     if task is not None:
         return task.in_channels, len(task.classes), *NORMALISATION[name]
-    source = SOURCES[name].in_grey() if grey else SOURCES[name]
+    source = SOURCES[name].with_channels(grey, channels)
     return source.channels, source.classes, source.mean, source.std
+
+
+def pixels_of(name: str, known: bool) -> Literal["uint8", "integers", "any"]:
+    """Return what pixels the mean and standard deviation of a source are of, as in `PixelNormalisation`.
+
+    Args:
+        name: name of the source or generated task.
+        known: whether both are the user's.
+    """
+    if name in NORMALISATION and name not in DEEP:
+        return "uint8"
+    return "any" if known or name not in NORMALISATION else "integers"
 
 
 def outputs_of(name: str) -> Outputs:

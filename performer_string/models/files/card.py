@@ -176,13 +176,15 @@ def example(model: ViT, imports: Sequence[str]) -> list[str]:
         ]
         mask = "`python -m eval segment DIR PATH` writes a mask of the image's own size."
         return ["```python", "from PIL import Image", *load, *ask, "```", "", mask]
+    arrays = model.config.in_channels not in (1, 3)
+    opened = "numpy.load(PATH)" if arrays else "Image.open(PATH)"
     ask = [
-        "image = model.transform()(Image.open(PATH))  # transform(SIZE) for another size",
+        f"image = model.transform()({opened})  # transform(SIZE) for another size",
         f"{answer('model(image[None])', outputs_of(model))}  # in the order of model.classes",
     ]
     if model.classes and outputs_of(model) == "class":
         ask += ["print(model.classes[probabilities.argmax()], probabilities.max().item())"]
-    return ["```python", "from PIL import Image", *load, *ask, "```"]
+    return ["```python", "import numpy" if arrays else "from PIL import Image", *load, *ask, "```"]
 
 
 def card(model: ViT, details: ModelDetails) -> str:

@@ -70,8 +70,10 @@ def test_user_dataset(image, monkeypatch):
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ((torch.rand(3, 9, 9), 1), r"is torch.float32 of shape \[3, 8, 8\]: .* uint8 tensor \[C, H, W\] of 3 channels"),
-        ((Image.new("L", (9, 9)), 1), r"is torch.uint8 of shape \[1, 8, 8\]"),
+        ((torch.rand(4, 9, 9), 1), r"is torch.float32 of shape \[4, 8, 8\]: .* tensor \[C, H, W\], of 3 channels"),
+        ((Image.new("RGBA", (9, 9)), 1), r"is torch.uint8 of shape \[4, 8, 8\]"),
+        ((torch.zeros(3, 9, 9, dtype=torch.bool), 1), "pixels are floats, or integers of 8 or 16 bits, not torch.bool"),
+        (("a.png", 1), r"it must be a PIL image, or an array or tensor \[C, H, W\], not str"),
         ({"image": Image.new("RGB", (9, 9)), "label": 1}, r"item \d+ of the data must be a pair .* not a dict"),
         ((Image.new("RGB", (9, 9)), 2), "is of class 2: 2 are numbered from 0"),
         ((Image.new("RGB", (9, 9)), -1), "is of class -1"),
