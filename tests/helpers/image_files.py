@@ -119,6 +119,8 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "cut-off.png": (lambda path: path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40)), "identify"),
     "text.jpg": (lambda path: path.write_text("no image"), "cannot identify"),
 }
+# Of these the ones that are numbers without a range in 8 bits, which training and prediction read.
+NUMBERS = {"float.tiff", "signed-16-bit.tiff"}
 
 
 def write_corpus(folder: Path) -> list[Path]:
