@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from performer_string.feature_maps import RandomFeatures
 from performer_string.layers.backends import build_attention, identity_values
 from performer_string.ops.layout import TokenLayout
-from performer_string.ops.validation import check_rotation_kind
+from performer_string.ops.validation import check_rotation_kind, check_sequences
 from performer_string.position.rotation import Rotation
 from performer_string.utils._compat import refuse_fast_path
 
@@ -126,8 +126,8 @@ class MultiheadAttention(nn.MultiheadAttention):
 
         Raises:
             TypeError: a mask of the keys that is of integers.
-            ValueError: a mask of pairs of tokens, nested tensors, a rotation that does not fit or rotates nothing, or
-                one of the keys alone.
+            ValueError: inputs that do not fit together, a mask of pairs of tokens, nested tensors, a rotation that does
+                not fit or rotates nothing, or one of the keys alone.
         """
         if any(x.is_nested for x in (query, key, value)):
             raise ValueError(
@@ -140,6 +140,8 @@ class MultiheadAttention(nn.MultiheadAttention):
                 f"{name} masks pairs of tokens, whose weights linear attention never holds: use key_padding_mask for "
                 f"padding. There is no causal form."
             )
+        widths = (self.embed_dim, cast(int, self.kdim), cast(int, self.vdim))
+        check_sequences((query, key, value), widths, self.batch_first)
         batched = query.ndim == 3
         q, k, v = self.project(query, key, value)  # [B, H, N, d], [B, H, M, d] twice
         if key_padding_mask is not None and not batched:

@@ -43,6 +43,31 @@ def check_attention(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, ke
         raise ValueError(f"key_bias must be [B, H, N] = {list(k.shape[:3])}, not {list(key_bias.shape)}.")
 
 
+def check_sequences(inputs: tuple[Tensor, Tensor, Tensor], widths: tuple[int, int, int], batch_first: bool) -> None:
+    """Raise a ValueError unless queries, keys and values fit together before their projection.
+
+    One sample would be that of all others, and softmax took other numbers of keys and values without a word.
+
+    Args:
+        inputs: queries, keys and values, [B, N, E], [B, M, kdim] and [B, M, vdim], or all without B.
+        widths: E, kdim and vdim.
+        batch_first: whether B comes first; it is the second axis else.
+    """
+    query, key, value = inputs
+    batch = query.shape[:-2] if batch_first else query.shape[1:-1]
+    fits = query.ndim == key.ndim and query.ndim in (2, 3) and key.shape[:-1] == value.shape[:-1]
+    fits = fits and batch == (key.shape[:-2] if batch_first else key.shape[1:-1])
+    if not fits or widths != tuple(x.shape[-1] for x in inputs):
+        forms = [
+            f"[B, {n}, {width}]" if batch_first else f"[{n}, B, {width}]"
+            for n, width in zip("NMM", widths, strict=True)
+        ]
+        shapes = [str(list(x.shape)) for x in inputs]
+        raise ValueError(
+            f"query, key and value must be {', '.join(forms)}, all with B or none, not {', '.join(shapes)}."
+        )
+
+
 def check_context(context: AttentionContext, q: Tensor, k: Tensor) -> None:
     """Raise an error unless rotation, locality and layout fit queries and keys [B, H, N, d], and all have a use.
 

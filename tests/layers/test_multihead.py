@@ -183,6 +183,23 @@ def test_what_is_refused():
         MultiheadAttention(16, 2, feature_map="favor")
 
 
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+def test_inputs_that_do_not_fit_are_refused(attention, batch_first):
+    """Torch's layer refuses them. This one took another number of values, and of samples, without a word."""
+    layer = MultiheadAttention(16, 2, attention=attention, feature_map="elu", batch_first=batch_first)
+    x = torch.randn(2, 7, 16)
+
+    def call(*inputs):
+        return layer(*(each if batch_first or each.ndim != 3 else each.transpose(0, 1) for each in inputs))[0]
+
+    assert call(x, x[:, :3], x[:, :3]).numel() == x.numel()
+    one_value_less, one_sample = (x, x, x[:, :6]), (x, x[:1], x[:1])
+    for inputs in (one_value_less, one_sample, (x[:1], x, x), (x[0], x, x), (x[None],) * 3, (x, x, x[..., :8])):
+        with pytest.raises(ValueError, match=r"query, key and value must be .*, all with B or none, not"):
+            call(*inputs)
+
+
 @pytest.mark.parametrize("attention", ["softmax", "linear"])
 def test_cross_attention_at_two_sets_of_positions(attention):
     """Scores are q^T R(r_i)^T R(r_j) k, by the matrices of the encoding."""
