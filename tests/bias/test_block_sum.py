@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from performer_string.bias.linear_time import SumInputs, decay_scan
-from performer_string.bias.linear_time.block_sum import block_sum
-from performer_string.bias.linear_time.decay_matrix import Blocks, make_blocks
+from performer_string.bias.linear_time import SumInputs, axis_decay
+from performer_string.bias.linear_time.block_sum import CARRIED, block_sum
+from performer_string.bias.linear_time.blocks import Blocks, make_blocks
 from performer_string.bias.linear_time.recompute import StoredFeatures
 from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import make_grid
@@ -46,11 +46,11 @@ def definition(fq, fk, v, rates, shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sum_is_the_definition_with_every_gradient(shape, monkeypatch):
     """At odd sizes, for blocks of one token to all, with other rates on each side, in parts of the features."""
-    for side, states in ((1, 2**17), (2, 2**17), (4, 2**8), (16, 2**17)):
+    for side, carried in ((1, 2**17), (2, 2**17), (4, 2**8), (16, 2**17)):
         if side == 1 and positions_of(shape).shape[0] > 40:
             continue  # many blocks
         with case(side):
-            monkeypatch.setitem(decay_scan.STATES, "cpu", states)
+            monkeypatch.setitem(CARRIED, "cpu", carried)
             fq, fk, v = inputs(positions_of(shape).shape[0], features=20, batch=2)
             rates = rates_of(shape)
             fast, slow = fast_sum(fq, fk, v, rates, shape, side), definition(fq, fk, v, rates, shape)
@@ -137,8 +137,8 @@ def test_blocks_of_any_size_give_the_same():
 def test_no_exponent_is_positive(monkeypatch):
     """Decays of any rate are at most 1, so that no number can overflow."""
     largest = []
-    decay_power = decay_scan.decay_power
-    monkeypatch.setattr(decay_scan, "decay_power", lambda *args: largest.append(decay_power(*args)) or largest[-1])
+    decays_of = axis_decay.decays_of
+    monkeypatch.setattr(axis_decay, "decays_of", lambda *args: largest.extend(decays_of(*args)) or decays_of(*args))
     shape = (30, 30)
     fast_sum(*inputs(900), rates_of(shape, 0, 50), shape, 8)
     assert largest

@@ -9,8 +9,9 @@ Read in this order:
     narrow_windows.py  on a CPU windows end at the radius, over the tiles of tiles.py
     whole_tiles.py     on a GPU windows are whole tiles, in few large products
     bilateral_grid.py  the sum of wide Gaussians through coarse nodes, with the operations of nodes.py
-    block_sum.py       the exact sum of an exponential decay of the L1 distance, by the scans of decay_scan.py,
-                       whose states are in scan_states.py and whose small matrices in decay_matrix.py
+    block_sum.py       the exact sum of an exponential decay of the L1 distance, in the blocks of blocks.py: pairs
+                       inside of a block, and sums that are carried from block to block by carried_sums.py, with the
+                       decays of axis_decay.py
     recompute.py       features of a chunk of tokens at a time: `StoredFeatures` or `RecomputedFeatures`
 """
 

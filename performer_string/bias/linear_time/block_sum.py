@@ -3,181 +3,171 @@
     out_i = sum_j lambda_ij phi(q_i)^T phi(k_j) v_j,   lambda_ij = prod_c a_c^|i_c - j_c|
 
 Each axis has one factor for sources before a target and one for sources behind it, so that decays may be directed. The
-grid is cut into blocks. Inside a block are N x N weights. All other pairs are summed by four scans (`decay_scan`).
-Those from above and from below go over whole rows, and those from the left and from the right within the rows of the
-block. No pair is left out.
+grid is cut into blocks. Inside a block are N x N weights. The sources in other rows of blocks are summed along the
+columns of the grid, and those in other blocks of the same row along its rows (`carried_sums`). No pair is left out.
 
-Heads are computed one by one. Where there are many features, those of one row of blocks at a time are in memory. The
-states of a row of tokens are in memory, too (m d numbers each). The backward pass computes both again.
-
-Source: the project's own. The recurrence along an axis is that of linear attention with a decay (RetNet,
-arXiv:2307.08621). Here it runs in both directions of two axes.
+Heads are computed one by one. The features of a head are in memory, and the carried sums of some features at a time.
+The backward pass computes both again. Source: the project's own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from performer_string.bias.linear_time.decay_matrix import (
-    AxisDecay,
-    Blocks,
-    Decays,
-    active_axes,
-    block_decay,
-    block_gradient,
-)
-from performer_string.bias.linear_time.decay_scan import Readout, Scan, wide
+from performer_string.bias.linear_time.axis_decay import AxisDecay
+from performer_string.bias.linear_time.blocks import Blocks, active_axes
+from performer_string.bias.linear_time.carried_sums import far_gradients, far_sum
 from performer_string.bias.linear_time.inputs import SumInputs
-from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, chunk_features
+from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed
 from performer_string.utils.autograd import first_order
+from performer_string.utils.numerics import chunk_slices
 
+# Carried sums in memory at a time, in numbers: on a CPU the fastest of the sizes tried.
+CARRIED = {"cpu": 2**20, "cuda": 2**26}
 
-class Scans:
-    """The scans that carry sums from outside of a block into it: from above, below, left and right.
-
-    Args:
-        blocks, decays: blocks of the grid, and decays along both axes.
-        like: tensor of the device and type of the sums.
-        learned: whether the gradients of the decays across the lanes are wanted.
-    """
-
-    def __init__(self, blocks: Blocks, decays: Decays, like: Tensor, learned: bool = False):
-        down, right = decays
-        self.vertical = [Scan(blocks, True, back, down, right, like, learned) for back in (False, True)]
-        self.horizontal = [Scan(blocks, False, back, right, down, like, learned) for back in (False, True)]
-
-    def of_sweep(self, sweep: int) -> list[Scan]:
-        """Return the scans of a sweep over the bands: 0 from above, 1 from below."""
-        return [self.vertical[sweep], *(self.horizontal if sweep == 0 else [])]
+Logs = Sequence[Sequence[float]]  # logarithms of the factors, [2, 2]: axes, and sources before and behind
 
 
 class _BlockSum(torch.autograd.Function):
     """out_i = sum_j lambda_ij (fq_i . fk_j) v_j of one head, with one more column: fq_i . key_sums.
 
-    Two sweeps over the bands, down and up, compute the features of one band at a time.
-
-    Shapes: q, k, v [Y, X, B, h, w, .], key_sums [B, m, .], log_factors [2, 2]: axes, and sources before and behind.
+    Shapes: q, k, v [Y, X, B, h, w, .], key_sums [B, m, .], log_factors [2, 2] as `logs`.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, source: FeatureSource, blocks: Blocks, decays: Decays, log_factors: Tensor, *tensors: Any
+        ctx: Any, source: FeatureSource, blocks: Blocks, logs: Logs, log_factors: Tensor, *tensors: Any
     ) -> Tensor:
-        masked, q, k, v, key_sums, *learned = tensors  # of `SumInputs.tensors`
-        ctx.source, ctx.blocks, ctx.decays, ctx.has_key_sums = source, blocks, decays, key_sums is not None
-        width, bands = v.shape[-1], len(q)
-        total = v.new_zeros(v.shape[2], source.size, 1) if key_sums is None else key_sums  # [B, m, .]
-        out = v.new_zeros(*v.shape[:-1], width + 1)
-        decay, scans = block_decay(blocks, decays).to(v), Scans(blocks, decays, v)
-        kept: list[tuple[Tensor, Tensor]] | None = [] if features_fit(q, source) else None
-        for sweep, y in sweeps(bands):
-            sums = out[y, ..., :width]
-            if sweep == 1 and kept is not None:
-                fq, fk = kept.pop()
-            else:
-                mask = None if masked is None else flat(masked[y])
-                fq, fk = source.queries(flat(q[y])), source.keys(flat(k[y]), mask)
-            if sweep == 0:
-                if kept is not None:
-                    kept.append((fq, fk))
-                sums.copy_(((fq @ fk.mT).mul_(decay) @ flat(v[y])).view(sums.shape))
-                if key_sums is None:
-                    total += fk.sum((0, 2))[..., None]
-            if sweep == 1 or bands == 1:
-                out[y, ..., -total.shape[-1] :] += (fq @ total).view(*sums.shape[:-1], -1)
-            fq, fk = (x.view(*sums.shape[:-1], -1) for x in (fq, fk))  # [X, B, h, w, m]
-            for scan in scans.of_sweep(sweep):
-                scan.visit(y, v[y], fk, [Readout(fq, sums, of_rows=False)])
-        ctx.save_for_backward(log_factors, masked, q, k, v, total, *learned)
+        masked, q, k, v, key_sums, *_ = tensors  # of `SumInputs.tensors`
+        ctx.source, ctx.blocks, ctx.logs = source, blocks, logs
+        ctx.save_for_backward(*tensors)
+        fq = source.queries(flat(q)).unflatten(3, q.shape[3:5])
+        fk = source.keys(flat(k), None if masked is None else flat(masked)).unflatten(3, q.shape[3:5])
+        decays = axis_decays(logs, blocks, v)
+        sums = near_sum(fq, fk, v, decays)
+        for axis in far_axes(blocks):
+            values = by_lane(v, axis)
+            for part in feature_chunks(blocks, fq, v):
+                queries, keys = by_lane(fq[..., part], axis), by_lane(fk[..., part], axis)
+                sums += by_block(far_sum(queries, keys, values, decays[axis], decays[1 - axis]), axis, blocks)
+        total = key_totals(fk, key_sums)
+        out = torch.cat([sums, sums.new_zeros(*sums.shape[:-1], 1)], dim=-1)
+        out[..., -total.shape[-1] :] += times(fq, total)
         return out
 
     @staticmethod
     @first_order
     def backward(ctx: Any, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
-        log_factors, masked, q, k, v, total, *learned = saved
-        source, blocks, decays = ctx.source, ctx.blocks, ctx.decays
-        width, bands, for_factors = v.shape[-1], len(q), ctx.needs_input_grad[3]
-        q_grad, k_grad, v_grad, total_grad = (torch.zeros_like(x) for x in (q, k, v, total))
+        masked, q, k, v, key_sums, *learned = saved
+        blocks, for_factors, g = ctx.blocks, ctx.needs_input_grad[3], gradient[..., :-1]
+        queries = Recomputed(ctx.source.queries, flat(q))
+        keys = Recomputed(ctx.source.keys, flat(k), None if masked is None else flat(masked))
+        fq, fk = (x.features.unflatten(3, q.shape[3:5]) for x in (queries, keys))
+        decays = axis_decays(ctx.logs, blocks, v, for_factors)
+        transposed = axis_decays([sides[::-1] for sides in ctx.logs], blocks, v)
+        for_q, for_k, for_v = near_gradients((fq, fk, v, g), decays, for_factors)
+        factors_grad = torch.zeros(2, 2, dtype=torch.float64)
+        for axis in far_axes(blocks):
+            values, across = (by_lane(v, axis), by_lane(g, axis)), (decays[1 - axis], transposed[1 - axis])
+            for part in feature_chunks(blocks, fq, v):
+                tensors = (by_lane(fq[..., part], axis), by_lane(fk[..., part], axis), *values)
+                *found, along = far_gradients(tensors, decays[axis], *across, for_factors)
+                for total, x in zip((for_q[..., part], for_k[..., part], for_v), found, strict=True):
+                    total += by_block(x, axis, blocks)
+                factors_grad[axis] += along.to(factors_grad)
+        total = key_totals(fk, key_sums)
+        columns = gradient[..., -total.shape[-1] :]
+        for_q += times(columns, total.mT)
+        total_grad = (flat(fq).mT @ flat(columns)).sum((0, 1))  # [B, m, .]
+        if key_sums is None:
+            for_k += total_grad.mT[:, None]
+        queries.grad, keys.grad = flat(for_q), flat(for_k)
         learned_grads = [torch.zeros_like(x) for x in learned]
-        decay = block_decay(blocks, decays).to(v)
-        pairs = torch.zeros_like(decay, dtype=wide(v))
-        there = Scans(blocks, decays, v, for_factors)
-        back = Scans(blocks, (decays[0].transposed(), decays[1].transposed()), v)
-        kept: list[tuple[Recomputed, Recomputed]] | None = [] if features_fit(q, source) else None
-        for sweep, y in sweeps(bands):
-            if sweep == 1 and kept is not None:
-                queries, keys = kept.pop()
-            else:
-                queries = Recomputed(source.queries, flat(q[y]))
-                keys = Recomputed(source.keys, flat(k[y]), None if masked is None else flat(masked[y]))
-            fq, fk, values, g = queries.features, keys.features, flat(v[y]), flat(gradient[y, ..., :width])
-            columns = flat(gradient[y, ..., -total.shape[-1] :])  # [X, B, h w, .]
-            if sweep == 0:
-                scores, inner = fq @ fk.mT, g @ values.mT  # [X, B, h w, h w]
-                if for_factors:
-                    pairs += (scores * inner).sum((0, 1))
-                scores, inner = scores.mul_(decay), inner.mul_(decay)
-                queries.grad, keys.grad = (inner @ fk).add_(columns @ total.mT), inner.mT @ fq
-                v_grad[y] = (scores.mT @ g).view(v[y].shape)
-                total_grad += (fq.mT @ columns).sum(0)  # [B, m, .]
-            elif kept is None:
-                queries.grad, keys.grad = torch.zeros_like(fq), torch.zeros_like(fk)
-            if not ctx.has_key_sums and (sweep == 1 or bands == 1):
-                keys.grad += total_grad.mT
-            fq, fk, g, for_queries, for_keys = (
-                x.view(*v[y].shape[:-1], -1) for x in (fq, fk, g, queries.grad, keys.grad)
-            )
-            for scan, transposed in zip(there.of_sweep(sweep), back.of_sweep(sweep), strict=True):
-                scan.visit(y, v[y], fk, [Readout(g, for_queries, True, fq if for_factors else None)], (g, fq))
-                to_keys = Readout(v[y], for_keys, True, fk if for_factors else None)
-                transposed.visit(y, g, fq, [to_keys, Readout(fk, v_grad[y], False)])
-            if sweep == 0 and bands > 1 and kept is not None:
-                kept.append((queries, keys))
-                continue
-            q_grad[y] += queries.backward(learned, learned_grads).view(q[y].shape)
-            k_grad[y] += keys.backward(learned, learned_grads).view(k[y].shape)
-        factors_grad = None
+        q_grad = queries.backward(learned, learned_grads).view(q.shape)
+        k_grad = keys.backward(learned, learned_grads).view(k.shape)
         if for_factors:
-            factors_grad = scans_gradient(there, back).add_(block_gradient(blocks, decays, pairs)).to(log_factors)
-        key_sums_grad = total_grad if ctx.has_key_sums else None
-        return None, None, None, factors_grad, None, q_grad, k_grad, v_grad, key_sums_grad, *learned_grads
-
-
-def sweeps(bands: int) -> list[tuple[int, int]]:
-    """Return the bands of both sweeps in order, (0, y) from above and (1, y) from below; one band has one sweep."""
-    up = range(bands - 1, -1, -1) if bands > 1 else ()
-    return [*((0, y) for y in range(bands)), *((1, y) for y in up)]
-
-
-def features_fit(x: Tensor, source: FeatureSource) -> bool:
-    """Return whether the features of all tokens [Y, X, B, h, w, .] may be in memory, so that they are computed once."""
-    return x[..., 0].numel() * source.size <= chunk_features(x.device)
+            factors_grad += torch.stack([decay.gradient() for decay in decays])
+        key_sums_grad = None if key_sums is None else total_grad
+        return None, None, None, factors_grad.to(v), None, q_grad, k_grad, for_v, key_sums_grad, *learned_grads
 
 
 def flat(x: Tensor) -> Tensor:
-    """Return the tokens of a band in one axis, as feature maps take them: [X, B, h, w, c] -> [X, B, h w, c]."""
-    return x.flatten(2, 3)
+    """Return the tokens of each block in one axis, as feature maps take them: [Y, X, B, h, w, c] -> [.., h w, c]."""
+    return x.flatten(3, 4)
 
 
-def scans_gradient(there: Scans, back: Scans) -> Tensor:
-    """Return the gradients of the logarithms of the factors from outside of blocks: [2, 2], as `block_gradient`.
+def times(x: Tensor, matrix: Tensor) -> Tensor:
+    """Return tokens times a matrix of each sample: [Y, X, B, h, w, a] [B, a, b] -> [Y, X, B, h, w, b]."""
+    return (flat(x) @ matrix).unflatten(3, x.shape[3:5])
 
-    Args:
-        there, back: scans, and scans with targets and sources exchanged.
+
+def key_totals(fk: Tensor, key_sums: Tensor | None) -> Tensor:
+    """Return `key_sums`, or the sum of all keys, [B, m, 1]."""
+    return fk.sum((0, 1, 3, 4))[..., None] if key_sums is None else key_sums
+
+
+def axis_decays(logs: Logs, blocks: Blocks, like: Tensor, learned: bool = False) -> list[AxisDecay]:
+    """Return the decays along the columns and along the rows of the grid; for the arguments see `AxisDecay`."""
+    pairs = zip(logs, (blocks.height, blocks.width), strict=True)
+    return [AxisDecay(sides, size, like, learned) for sides, size in pairs]
+
+
+def near_sum(fq: Tensor, fk: Tensor, v: Tensor, decays: list[AxisDecay]) -> Tensor:
+    """Return the sum over the sources in the block of a target, [Y, X, B, h, w, d]."""
+    weights, out = torch.kron(decays[0].inside, decays[1].inside), torch.empty_like(v)  # [h w, h w]
+    for q, k, values, sums in zip(*map(flat, (fq, fk, v, out)), strict=True):  # a row of blocks, whose weights fit
+        torch.matmul((q @ k.mT).mul_(weights), values, out=sums)
+    return out
+
+
+def near_gradients(
+    tensors: tuple[Tensor, ...], decays: list[AxisDecay], learned: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of fq, fk and v from that of `near_sum`, g; add those of the decays to their `grad`."""
+    for_q, for_k, for_v = (torch.empty_like(x) for x in tensors[:3])
+    with torch.set_grad_enabled(learned):
+        lambdas = torch.kron(decays[0].inside, decays[1].inside)  # [h w, h w]
+    weights, pairs = lambdas.detach(), torch.zeros_like(lambdas)
+    for q, k, v, g, dq, dk, dv in zip(*map(flat, (*tensors, for_q, for_k, for_v)), strict=True):
+        scores, inner = q @ k.mT, g @ v.mT  # [X, B, h w, h w]
+        if learned:
+            pairs += (scores * inner).sum((0, 1))
+        scores, inner = scores.mul_(weights), inner.mul_(weights)
+        torch.matmul(inner, k, out=dq)
+        torch.matmul(inner.mT, q, out=dk)
+        torch.matmul(scores.mT, g, out=dv)
+    if learned:
+        lambdas.backward(pairs)
+    return for_q, for_k, for_v
+
+
+def far_axes(blocks: Blocks) -> list[int]:
+    """Return the axes with several blocks."""
+    return [axis for axis, count in enumerate(blocks.counts) if count > 1]
+
+
+def by_lane(x: Tensor, axis: int) -> Tensor:
+    """Return tokens [Y, X, B, h, w, c] as `carried_sums` takes them, along the columns or along the rows.
+
+    Along the columns they are [Y, X, B, w, h, c]. Along the rows, each row of blocks for itself, [X, 1, Y B, h, w, c].
     """
-    total = torch.zeros(2, 2, dtype=torch.float64)
-    for axis, (scans, transposed) in enumerate(((there.vertical, back.vertical), (there.horizontal, back.horizontal))):
-        for side, (scan, other) in enumerate(zip(scans, transposed, strict=True)):
-            # Forward, sources of `scan` are before their targets, and i - j is the number of steps. In the transposed
-            # scan sources are the i and targets the j, so that there it is j - i.
-            sign = 1 - 2 * side
-            total[axis, side] += sign * float(scan.moment)
-            total[axis, 1 - side] += sign * float(other.moment)
-            total[1 - axis] += scan.across_gradient()
-    return total
+    return x.transpose(0, 1).flatten(1, 2)[:, None] if axis else x.transpose(3, 4).contiguous()
+
+
+def by_block(x: Tensor, axis: int, blocks: Blocks) -> Tensor:
+    """Undo `by_lane`."""
+    return x.squeeze(1).unflatten(1, (blocks.counts[0], -1)).transpose(0, 1) if axis else x.transpose(3, 4)
+
+
+def feature_chunks(blocks: Blocks, fq: Tensor, v: Tensor) -> list[slice]:
+    """Return slices of the features whose carried sums are in memory together."""
+    lanes = max(n * size for n, size in zip(blocks.counts, (blocks.height, blocks.width), strict=True))
+    budget = CARRIED.get(v.device.type, CARRIED["cpu"]) // (lanes * v.shape[2] * v.shape[-1])
+    return chunk_slices(fq.shape[-1], max(16, budget // 16 * 16))
 
 
 def block_sum(inputs: SumInputs, rates: Tensor, blocks: Blocks) -> Tensor:
@@ -201,9 +191,7 @@ def block_sum(inputs: SumInputs, rates: Tensor, blocks: Blocks) -> Tensor:
         for axis in (rows, columns)
     ]
     log_factors = torch.stack(logs, dim=1)  # [H, 2, 2]
-    outs = []
-    numbers = log_factors.detach().flatten(1).tolist()  # [H, 4]
+    outs, numbers = [], log_factors.detach().tolist()
     for h, head in enumerate(inputs.each_head(blocks.split, blocks.are_full)):
-        decays = (AxisDecay(*numbers[h][:2]), AxisDecay(*numbers[h][2:]))
-        outs.append(blocks.join(_BlockSum.apply(head.source, blocks, decays, log_factors[h], *head.tensors)))
+        outs.append(blocks.join(_BlockSum.apply(head.source, blocks, numbers[h], log_factors[h], *head.tensors)))
     return torch.stack(outs, dim=1)

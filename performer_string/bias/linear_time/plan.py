@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from performer_string.bias.linear_time.bilateral_grid import MIN_VALUE_BLOCK, cell_shape, make_cells
-from performer_string.bias.linear_time.decay_matrix import Blocks, make_blocks
+from performer_string.bias.linear_time.blocks import Blocks, make_blocks
 from performer_string.bias.linear_time.recompute import chunk_features
 from performer_string.bias.linear_time.tiles import count_products, radius_in_tokens
 from performer_string.bias.widths import check_axes
@@ -88,7 +88,7 @@ def block_cost(blocks: Blocks, features: int, width: int) -> float:
     tokens, state = blocks.places, features * width
     cost = BLOCKS_COST + tokens * blocks.height * blocks.width * (features + width + 2 * MEMORY_COST)
     for size, lanes, steps in ((blocks.height, blocks.width, 0), (blocks.width, blocks.height, 1)):
-        if blocks.counts[steps] > 1:  # two scans, each with an update, a product, and the mixing of the lanes' states
+        if blocks.counts[steps] > 1:  # for each side an update, a product, and the mixing of the lanes' sums
             cost += 2 * tokens * state * (2 + lanes / size) + 2 * tokens / size * (state * MEMORY_COST + CALL_COST)
     return cost
 
