@@ -2,9 +2,10 @@
 
     o_i = sum_j A_ij lambda(p_i - p_j) v_j
 
-with A the normalised attention (softmax or linear) and lambda a decay for each head. Source: RiemannFormer,
-arXiv:2506.07405 (locality focusing), whose axes may each have a sigma. With `normalised` the denominator has lambda
-too, as in ALiBi (arXiv:2108.12409), whose bias -|i - j| / s is the decay `exponential`.
+with A the normalised attention (softmax or linear) and lambda a decay for each head. Source: locality focusing of
+RiemannFormer, arXiv:2506.07405, section 2.4, for the Gaussian. Other decays, and a sigma for each axis, are this
+project's. With `normalised` the denominator has lambda too, as in ALiBi (arXiv:2108.12409), whose bias -|i - j| / s is
+the decay `exponential`.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def linear_attention(
     Raises:
         TypeError, ValueError: arguments that do not fit together.
 
-    Source: arXiv:2009.14794 (FAVOR+); arXiv:2502.02562, section 3.2 (rotations before the features).
+    Source: arXiv:2009.14794 (FAVOR+); arXiv:2502.02562 (rotations before the features).
     """
     check_attention(q, k, v, key_mask, key_bias)
     lengths = packed_lengths(cu_seqlens, q, k)

@@ -121,10 +121,9 @@ class Encoding(ComputedBuffers):
         return unused
 
     def check(self, positions: Tensor) -> Tensor:
-        """Check positions and, in evaluation mode, parameters.
+        """Check positions and, in evaluation mode on a CPU, parameters.
 
-        In training parameters are not read, which would synchronise with the device at every step. The trainer checks
-        the loss instead.
+        Elsewhere parameters are not read, which would wait for a GPU at every call. The trainer checks the loss.
 
         Args:
             positions: positions of the tokens, [..., N, C].
@@ -134,7 +133,7 @@ class Encoding(ComputedBuffers):
 
         Raises:
             TypeError: positions that are no tensor.
-            ValueError: positions of another dimension, in 16 bits or, on a CPU, not finite; or a parameter that is not
+            ValueError: positions of another dimension, or in 16 bits; on a CPU, positions or a parameter that are not
                 finite.
         """
         if not isinstance(positions, Tensor):
@@ -155,13 +154,13 @@ class Encoding(ComputedBuffers):
         return positions
 
     def check_finite(self) -> None:
-        """Check that every parameter is finite, except on the meta device, which has no values.
+        """Check that every parameter on a CPU is finite.
 
         Raises:
             ValueError: a parameter that is not finite. The message names its first such entry.
         """
         for name, parameter in self.named_parameters():
-            if not parameter.is_meta and not torch.isfinite(parameter).all():
+            if parameter.device.type == "cpu" and not torch.isfinite(parameter).all():
                 index = (~torch.isfinite(parameter)).nonzero()[0].tolist()
                 raise ValueError(
                     f"{type(self).__name__}: the generators must be finite numbers, but {name}{index} is "

@@ -27,8 +27,9 @@ class PaTESO2(PaTE):
 
     Args:
         sizes: sizes of the attention that the encoding serves.
-        layout: coordinates that set the angles: `raster` for the raster index (as in the paper's table 1), or `axes`
-            for one axis in each plane. The default is `raster` where the training grid is known or positions have one
+        layout: coordinates that set the angles: `raster` for the raster index, or `axes` for one axis in each plane.
+            The paper's table 1 may have either: section 3 has "1D PaTE-SO(2)", and processes both axes separately. The
+            default is `raster` where the training grid is known or positions have one
             dimension, and `axes` otherwise.
         learn_angles: whether omega is learned, for each head.
         base: base of the initial omega_p = base^(-p / P); with `axes` P is the number of planes of an axis.

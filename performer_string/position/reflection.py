@@ -19,7 +19,9 @@ class ReflectionSTRING(SeparableEncoding):
     """Reflection-STRING, which rotates each plane by H(a2) H(a1) = Rot(2 (a2 - a1)) with a_i = w_i r.
 
     H(a) reflects across the line at angle a. Both frequencies w_1 and w_2 are learned, and scores depend on
-    2 (w_2 - w_1) alone. The reference form in `ops` is the product of the two Householder matrices.
+    2 (w_2 - w_1) alone. The reference form in `ops` is the product of the two Householder matrices. Source: the notes
+    "Positional Encodings and ViT Attention - Key Equations", section 4, not published. Its H(a) reflects across the
+    line at a + pi / 2, which changes no product of two.
 
     Args:
         sizes: sizes of the attention that the encoding serves.

@@ -142,10 +142,10 @@ class DenseGenerator(SkewGenerator):
 
 
 class BlockDiagonalGenerator(SkewGenerator):
-    """Skew-symmetric matrix of 2 x 2 blocks on the planes, whose Cayley transform rotates each by -2 atan(s).
+    """Skew-symmetric blocks [[0, s], [-s, 0]] on the planes, whose Cayley transform rotates each by 2 atan(s).
 
-    It commutes with the rotation of its plane, so that the encoding is RoPE. It is one of the variants of the sources.
-    The last dimension of an odd width is not rotated.
+    It commutes with the rotation of its plane, so that the encoding is RoPE. The last dimension of an odd width is not
+    rotated. Source: Cicekdag, Yang and Samal (2025), sections 3.1 and 3.2.
     """
 
     def __init__(self, heads: int, head_dim: int, init_std: float):

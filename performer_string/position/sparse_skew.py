@@ -13,6 +13,8 @@ from performer_string.position.skew import DenseGenerator, SkewGenerator, upper_
 class BandedGenerator(SkewGenerator):
     """Skew-symmetric matrix whose learned entries (i, j) have j - i at most the bandwidth.
 
+    Source: Cicekdag, Yang and Samal (2025), section 3.4.
+
     Args:
         bandwidth: largest j - i of the learned entries, from 1 to d - 1; by default 2, or 1 where d = 2.
         both_triangles: whether the entries of both triangles of A are learned, with S = A - A^T, as in the sources.

@@ -72,6 +72,13 @@ class TestCayley:
         mixed.omega.data = encoding.omega.data
         assert_close(encoding(positions).matrix(), mixed(positions).matrix())
 
+    def test_blocks_turn_their_planes_by_twice_the_angle_of_the_entry(self):
+        generator = self.make(generator="block-diagonal").generator
+        angles, basis = 2 * generator.entries.atan(), generator.basis()
+        first, second = basis[:, :6, :6], basis[:, 6:, :6]  # of e_p, in dimensions p and p + P
+        assert_close(first, torch.diag_embed(angles.cos()))
+        assert_close(second, torch.diag_embed(angles.sin()))
+
     def test_block_diagonal_leaves_the_last_dimension_of_an_odd_width(self):
         matrix = self.make(7, generator="block-diagonal")(random_positions(5, 2)).matrix()
         assert_close(matrix @ matrix.mT, torch.eye(7, dtype=torch.float64).expand_as(matrix))

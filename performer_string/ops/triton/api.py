@@ -106,7 +106,7 @@ def triton_linear_attention(
         features are all zero is zero. float32 products follow
         `torch.backends.cuda.matmul.fp32_precision` (or `allow_tf32`).
 
-    Source: arXiv:2009.14794 (FAVOR+); arXiv:2502.02562, section 3.2 (rotations before the features);
+    Source: arXiv:2009.14794 (FAVOR+); arXiv:2502.02562 (rotations before the features);
     arXiv:2307.08691 (FlashAttention-2: blocks with an online maximum).
     """
     weight, order, square = form.weight, form.order, 0.0
