@@ -167,8 +167,8 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, form: FeatureForm, context: Attentio
     bias = None if key_bias is None else key_logits(key_bias, key_mask)
     with without_autocast(q):
         if q.device.type == "cuda":
-            from performer_string.ops.triton.api import triton_linear_attention, why_unsupported
             from performer_string.ops.triton.device import warn_of_plain_operations
+            from performer_string.ops.triton.features import triton_linear_attention, why_unsupported
 
             # The kernels take one type. Under autocast, `qk_norm` returns queries and keys in float32.
             inputs = (q.to(v.dtype), k.to(v.dtype), v, form)

@@ -26,7 +26,7 @@ from performer_string import ENCODINGS, ViT, ViTConfig, build_feature_map, linea
 from performer_string.layers.values import VALUE_MAPS
 from performer_string.ops import linear
 from performer_string.ops.forms import FeatureForm
-from performer_string.ops.triton import api, square
+from performer_string.ops.triton import device, features, square
 from performer_string.utils import log as warnings_log
 
 SIDE = 24  # cells; more tokens than attention with a locality takes N x N
@@ -150,7 +150,7 @@ def test_localities(name, sigma, monkeypatch):
 def attend(monkeypatch):
     """Linear attention on the simulated GPU with nothing imported and nothing logged so far."""
     monkeypatch.setattr(warnings_log, "_warned", set())
-    api._import_kernels.cache_clear()
+    device._import_kernels.cache_clear()
     phi = build_feature_map("favor+", head_dim=16, num_heads=2, num_features=32)
 
     def run() -> Tensor:
@@ -160,7 +160,7 @@ def attend(monkeypatch):
             return linear_attention(q, k, v, phi)
 
     yield run
-    api._import_kernels.cache_clear()
+    device._import_kernels.cache_clear()
 
 
 def break_import(monkeypatch, error: Exception) -> None:
@@ -168,7 +168,7 @@ def break_import(monkeypatch, error: Exception) -> None:
     import_module = importlib.import_module
 
     def raising(name: str, package: str | None = None) -> Any:
-        if name in api.KERNEL_MODULES:
+        if name in device.KERNEL_MODULES:
             raise error
         return import_module(name, package)
 
@@ -247,15 +247,17 @@ def test_reasons_against_the_kernels():
         form, power = FeatureForm("exponential", weight), FeatureForm("power", weight, order=17)
         learned = FeatureForm("power", torch.empty(2, 8, 16, device="cuda", requires_grad=True))
         wide = torch.empty(1, 2, 4, 130, device="cuda")
-        assert api.why_unsupported(q, q, q, form, None, mask.cuda()) is square.why_square_unsupported(q, k, k) is None
+        assert (
+            features.why_unsupported(q, q, q, form, None, mask.cuda()) is square.why_square_unsupported(q, k, k) is None
+        )
         for reason, why, arguments in [
-            ("not on cpu", api.why_unsupported, (q.cpu(), q, q, form)),
-            ("one type", api.why_unsupported, (q.double(), q, q, form)),
-            ("one device", api.why_unsupported, (q, q, q, form, None, mask)),
-            ("even head widths", api.why_unsupported, (q[..., :15], q[..., :15], q, form)),
-            ("learned projection", api.why_unsupported, (q, q, q, learned)),
-            ("powers", api.why_unsupported, (q, q, q, power)),
-            ("B, H, N, d", api.why_unsupported, (q, k, k, form)),
+            ("not on cpu", features.why_unsupported, (q.cpu(), q, q, form)),
+            ("one type", features.why_unsupported, (q.double(), q, q, form)),
+            ("one device", features.why_unsupported, (q, q, q, form, None, mask)),
+            ("even head widths", features.why_unsupported, (q[..., :15], q[..., :15], q, form)),
+            ("learned projection", features.why_unsupported, (q, q, q, learned)),
+            ("powers", features.why_unsupported, (q, q, q, power)),
+            ("B, H, N, d", features.why_unsupported, (q, k, k, form)),
             ("not empty", square.why_square_unsupported, (q[:, :, :0], k, k)),
             ("head widths", square.why_square_unsupported, (wide, wide, wide)),
             ("one device", square.why_square_unsupported, (q, q, q, mask)),
@@ -272,7 +274,7 @@ def test_chunks_get_queries_and_keys_as_they_are(monkeypatch):
         return v
 
     monkeypatch.setattr(linear, "chunked_attention", chunks)
-    monkeypatch.setattr(api, "why_unsupported", lambda *arguments: "another reason")
+    monkeypatch.setattr(features, "why_unsupported", lambda *arguments: "another reason")
     phi = build_feature_map("favor+", head_dim=16, num_heads=2, num_features=32)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         phi.projection = to_cuda(phi.projection)

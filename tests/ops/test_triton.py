@@ -12,7 +12,7 @@ from torch import Tensor
 
 from performer_string import build_feature_map, linear_attention
 from performer_string.ops import reference
-from performer_string.ops.triton.api import triton_linear_attention
+from performer_string.ops.triton.features import triton_linear_attention
 from performer_string.position.rotation import PlaneRotation
 from tests.helpers.maps import MAPS, reference_features
 from tests.helpers.planes import rotate_planes

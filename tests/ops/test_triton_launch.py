@@ -8,8 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 from performer_string import build_feature_map
-from performer_string.ops.triton import operator
-from performer_string.ops.triton.api import triton_linear_attention
+from performer_string.ops.triton.features import fused_forward, triton_linear_attention
 from performer_string.ops.triton.launch import QuickLaunch
 from tests.helpers.triton_kernels import DEVICE, assert_compiled_and_checkpointed_equal
 
@@ -115,4 +114,4 @@ def test_compiled_as_one_graph_and_checkpointed_equal_eager(name):
 def test_operator_keeps_to_what_torch_asks_of_one():
     form, (q, k, v, c, s, bias), mask = arguments("favor+")
     inputs = (q, k, v, *(x.expand(2, 2, 33, 8) for x in (c, s)), bias, mask, form.weight, 0, form.square)
-    torch.library.opcheck(operator.fused_forward, tuple(x.detach() if hasattr(x, "detach") else x for x in inputs))
+    torch.library.opcheck(fused_forward, tuple(x.detach() if hasattr(x, "detach") else x for x in inputs))

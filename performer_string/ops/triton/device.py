@@ -1,7 +1,18 @@
-"""Requirements of all Triton kernels on devices, types and memory. Importing this module does not import Triton."""
+"""Requirements of all Triton kernels on devices, types and memory, and their import.
+
+Triton is imported at the first use. With TRITON_INTERPRET=1 in the environment before that, the kernels run on the CPU,
+slowly, for tests.
+
+Block sizes are tuned at the first call of each head width, number of features and power of two of tokens, from 1,024
+tokens on. That takes a minute or two forward and backward. TRITON_CACHE_AUTOTUNING=1 keeps the choice on disk in
+versions of Triton that know it. With one choice of blocks the same inputs give the same bits.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
 import logging
 from collections.abc import Sequence
 
@@ -12,6 +23,28 @@ from performer_string.utils.log import warn_once
 
 WIDEST = 128  # width of heads and values; beyond it the sums of a program leave the registers
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+KERNEL_MODULES = tuple(
+    f"performer_string.ops.triton.{name}" for name in ("forward", "backward", "square_forward", "square_backward")
+)
+
+
+@functools.cache
+def _import_kernels() -> str | None:
+    """Import the kernels, once per process, and return the reason where that fails."""
+    try:
+        if importlib.util.find_spec("triton") is None:
+            return "Triton is not installed"
+        for module in KERNEL_MODULES:
+            importlib.import_module(module)
+    except Exception as error:  # of any kind: a missing library is an OSError, another version an AttributeError
+        return f"Triton cannot be imported ({type(error).__name__}: {error})"
+    return None
+
+
+@torch.compiler.assume_constant_result
+def why_not_importable() -> str | None:
+    """Return why the kernels cannot be imported, or None where they can. A compiler takes it for a constant."""
+    return _import_kernels()
 
 
 def why_other_inputs(q: Tensor, k: Tensor, v: Tensor, others: Sequence[Tensor | None]) -> str | None:

@@ -1,6 +1,6 @@
 """Launch parameters of the Triton kernels: block sizes, constants to compile for, and parts of a sum.
 
-Importing this module imports Triton. `api` does so at its first use.
+Importing this module imports Triton. `device` does so at its first use.
 """
 
 # mypy: disable-error-code="misc"

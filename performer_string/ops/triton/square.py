@@ -1,7 +1,6 @@
 """Attention with a polynomial kernel of degree 2 by N x N weights, fused for NVIDIA GPUs: the entry points.
 
-The equations are in `square_forward` and `square_backward`. The rules of `api` hold here too: import of Triton at the
-first use, the interpreter, and the choice of block sizes. The module defines the operators
+The equations are in `square_forward` and `square_backward`. The module defines the operators
 `performer_string::square_attention` and `performer_string::square_attention_backward` for compiled graphs.
 """
 
@@ -15,8 +14,13 @@ from torch.library import custom_op
 
 from performer_string.ops.forms import PolynomialKernel
 from performer_string.ops.polynomial.attention import summed_attention
-from performer_string.ops.triton.api import why_not_importable
-from performer_string.ops.triton.device import WIDEST, dense_rows, product_precision, why_other_inputs
+from performer_string.ops.triton.device import (
+    WIDEST,
+    dense_rows,
+    product_precision,
+    why_not_importable,
+    why_other_inputs,
+)
 from performer_string.utils._compat import is_batched_gradient
 from performer_string.utils.dtype import without_autocast
 
