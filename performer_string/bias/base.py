@@ -65,7 +65,8 @@ class RelativeBias(nn.Module):
         ValueError: a number of heads that is no positive integer.
     """
 
-    max_dense_tokens = 256  # the most for which N x N matrices are used, which are exact, and faster on a CPU
+    # The most for which N x N matrices are used, which are faster on a CPU, and exact, as sums over a grid may not be.
+    max_dense_tokens = 256
 
     def __init__(self, num_heads: int, normalised: bool):
         super().__init__()

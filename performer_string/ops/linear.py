@@ -68,6 +68,7 @@ def linear_attention(
         rotation: rotation R from an encoding; None for the identity. In cross attention rotate queries and keys
             beforehand, each by `rotate` of its rotation.
         locality: relative bias, which attenuates the values by distance and, if it is normalised, the denominator too.
+            For more than 256 tokens the sum of a wide decay is approximate: off by some 3 %, see `DistanceDecay`.
         positions: positions of the tokens, [N, C], for the relative bias alone: the rotation contains them already.
             Decays take time linear in N on a regular grid.
         num_prefix: number of leading tokens without a position, for the relative bias.

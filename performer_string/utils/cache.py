@@ -46,12 +46,13 @@ class TensorCache:
         results = self.results
         if results is None or torch.is_grad_enabled() or values_unavailable():
             return make()
-        if key not in results:
+        result = results.get(key)
+        if result is None:  # not a look-up afterwards: another thread may have removed the result by then
             result = make()
             for oldest in list(results)[: max(0, len(results) + 1 - self.size)]:
                 results.pop(oldest, None)
             results[key] = result
-        return cast(T, results[key])
+        return cast(T, result)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"size": self.size, "results": None}

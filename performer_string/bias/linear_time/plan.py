@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 # Predicted cost of moving a number to or from memory, in multiplications, measured on a CPU.
 MEMORY_COST = 30.0
-# Predicted cost of the operations of a block on each of its lanes, and of beginning a head's sum by blocks, in
-# multiplications, measured on a CPU.
+# Predicted cost of the carried sum of a lane at each block, besides that of its numbers, and of beginning a head's sum
+# by blocks, in multiplications, measured on a CPU.
 CALL_COST, BLOCKS_COST = 8e4, 5e6
 
 

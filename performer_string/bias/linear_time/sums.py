@@ -115,26 +115,12 @@ def _sum_by_plan(
 ) -> Tensor:
     """Return `decayed_sum` of heads that share a plan; the inputs have these heads alone."""
     grid, v = inputs.grid, inputs.v
-    amplitudes, widths = (x[heads, plan.first :].to(v) for x in components)  # components that go through nodes, [H, G']
-    widths = by_axis(widths, grid.dim)  # [H, G', C]
-
-    def window_bias(offsets: Tensor) -> Tensor:
-        """Return lambda less the part that goes through nodes, [..., 3] -> [H, ...]."""
-        rest = bias.per_head(offsets[..., : grid.dim])[heads]
-        if plan.cell is not None:
-            squares = offsets.square()[..., : grid.dim]
-            for a, s in zip(amplitudes.unbind(-1), widths.unbind(1), strict=True):
-                view = (-1, *[1] * (squares.ndim - 1))
-                scaled = [
-                    x / (2 * w.view(view).square()) for x, w in zip(squares.unbind(-1), s.unbind(-1), strict=True)
-                ]
-                rest = rest - a.view(view) * (-torch.stack(scaled).sum(0)).exp()
-        return rest
-
     if plan.blocks is not None:
         rates = bias.rates()
         assert rates is not None
         return block_sum(inputs, rates[heads].to(v), plan.blocks)
+    amplitudes, widths = (x[heads, plan.first :].to(v) for x in components)  # components that go through nodes, [H, G']
+    widths = by_axis(widths, grid.dim)  # [H, G', C]
     if plan.radius is None:
         assert plan.cell is not None
         return grid_sum(inputs, amplitudes, widths, plan.cell)
@@ -142,6 +128,16 @@ def _sum_by_plan(
     if inputs.key_sums is None and several_chunks:
         ones = v.new_ones(1, 1, 1, 1).expand(*v.shape[:-1], 1)
         inputs = replace(inputs, key_sums=inputs.source.sum_keys(inputs.k, ones, inputs.masked))
+
+    def window_bias(offsets: Tensor) -> Tensor:
+        """Return lambda less the part that goes through nodes, [..., 3] -> [H, ...]."""
+        offsets = offsets[..., : grid.dim]
+        rest, view = bias.per_head(offsets)[heads], (-1, *[1] * (offsets.ndim - 1))
+        for a, w in zip(amplitudes.unbind(1), widths.unbind(1), strict=True) if plan.cell is not None else ():
+            scaled = offsets.square() / (2 * w.square()).view(*view, grid.dim)  # [H, ..., C]
+            rest = rest - a.view(view) * (-scaled.sum(-1)).exp()
+        return rest
+
     out = window_sum(inputs, window_bias, choose_windows(inputs, plan.radius))
     if plan.cell is None:
         return out
