@@ -17,7 +17,8 @@ from torchvision import datasets
 from performer_string.images.deep import ARRAY, read_image
 from performer_string.images.normalisation import BACKGROUND
 from performer_string.utils.log import warn_once
-from train.data.folders import EmptyClassError, check_class_names, classes_in, labelled_images
+from train.data.folders import EmptyClassError, check_class_names, classes_in, labelled_images, links_to_nothing
+from train.utils.output import printable
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,10 @@ class ClassFolders(datasets.ImageFolder):
             )
             raise FileNotFoundError(f"there is no folder in {directory}{sort if images else ''}.")
         check_class_names(directory, classes)
+        if lost := links_to_nothing(str(directory)):
+            warn_once(
+                log, f"links in {directory}", f"{', '.join(map(printable, lost))}: links to nothing are left out."
+            )
         return classes, {name: number for number, name in enumerate(classes)}
 
 

@@ -40,6 +40,7 @@ class ToPixels:
 
     def __init__(self, channels: int, grey: bool, normalisation: PixelNormalisation):
         self.channels, self.grey, self.normalisation = channels, [v2.Grayscale()] if grey else [], normalisation
+        self.of_eight_bits = v2.Compose([*self.grey, v2.PILToTensor()])  # Pillow's grey, which torch would round apart
 
     def __call__(self, image: Any) -> Tensor:
         """Return the tensor of an image.
@@ -51,7 +52,7 @@ class ToPixels:
             raise ValueError(f"it must be a PIL image, or an array or tensor [C, H, W], not {type(image).__name__}")
         self.normalisation.check(has_floats(image))
         if isinstance(image, Image.Image) and not image.mode.startswith(DEEP_MODES):
-            image = v2.Compose([*self.grey, v2.PILToTensor()])(image)
+            image = self.of_eight_bits(image)
         pixels = as_tensor(image, self.channels)
         if pixels.is_floating_point() and not self.normalisation.is_own and 0 < pixels.max() < DARK:
             warn_once(

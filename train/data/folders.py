@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+import unicodedata
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from performer_string.utils.log import warn_once
@@ -29,6 +30,12 @@ def classes_in(folder: Path) -> list[str]:
     return sorted(inside.name for inside in folder.iterdir() if inside.is_dir() and not is_hidden(inside.name))
 
 
+def links_to_nothing(folder: str) -> list[str]:
+    """Return the paths of the links in a folder whose targets do not exist, as of classes that have moved."""
+    links = (entry.path for entry in os.scandir(folder) if entry.is_symlink() and not is_hidden(entry.name))
+    return sorted(path for path in links if not os.path.exists(path))
+
+
 def check_class_names(folder: str | Path, names: Iterable[str]) -> None:
     """Warn of class names that differ only in case, or in spaces at their ends.
 
@@ -48,6 +55,12 @@ def check_class_names(folder: str | Path, names: Iterable[str]) -> None:
             shown = " and ".join(map(repr, group))
             text = f"{folder}: {shown} are taken for different classes. Rename one of them where they are not."
             warn_once(log, f"{folder} {shown}", text)
+
+
+def note_of_forms(names: Collection[str]) -> str:
+    """Return a sentence on names that differ only in the form of their accents; empty where there are none."""
+    alike = len({unicodedata.normalize("NFC", name) for name in names}) < len({*names})
+    return " Some differ only in how Unicode writes their accents, as of macOS." if alike else ""
 
 
 def files_in(folder: str) -> dict[str, str]:

@@ -61,6 +61,9 @@ class HubImages(torch.utils.data.Dataset[tuple[Image.Image | np.ndarray, int]]):
     Args:
         dataset: split of the library `datasets`.
 
+    Raises:
+        OSError: no column of images or labels, or images without a label.
+
     Attributes:
         classes: names of the classes in the order of their labels.
         targets: label of each image.
@@ -74,6 +77,11 @@ class HubImages(torch.utils.data.Dataset[tuple[Image.Image | np.ndarray, int]]):
         self.image = column(dataset, ("Image",), IMAGES, "images")
         label = column(dataset, ("ClassLabel",), LABELS, "labels")
         labels = dataset[label][:]  # a column gives its values one by one, which is slow
+        if missing := [number for number, value in enumerate(labels) if value is None]:
+            raise OSError(
+                f"{len(missing)} of {len(labels)} images have no {label}, such as number {missing[0]}, counted from 0: "
+                f"give them one, or take them out"
+            )
         names = getattr(dataset.features[label], "names", None)
         if names is None:  # labels are numbers or texts
             distinct = sorted(set(labels))

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from performer_string.images.reading import why_unreadable
 from train.data.classes import classes_without, first_of
+from train.data.copies import copied_files, describe_copies
 from train.data.folders import classes_in
 from train.data.images import name_of
 from train.data.loader import ignore_stop_signals
@@ -71,8 +72,10 @@ def broken_images(data: ImageData) -> list[tuple[str, str]]:
 
 
 def check_images(data: ImageData) -> None:
-    """Print every unreadable image to stdout, and exit with status 1 if there is any."""
+    """Print every unreadable image, and what is said of copies, to stdout; exit with status 1 if any is unreadable."""
     broken = broken_images(data)
+    for line in describe_copies(copied_files(sets_of(data))):
+        print(line)
     for path, reason in broken:
         print(f"{printable(path)}: {reason}")
     if broken:

@@ -17,6 +17,7 @@ from torch import Tensor
 from performer_string.images.normalisation import BACKGROUND
 from train.data.class_folders import sets_in, split_folder
 from train.data.classes import class_names, classes_without, fingerprint, first_of, labels_of
+from train.data.folders import note_of_forms
 from train.data.held_out import drawn_by, hold_out
 from train.data.images import share_of_each_class, shuffled
 from train.data.sources import SOURCES, open_source
@@ -180,7 +181,7 @@ class ImageSplits:
                 raise ValueError(
                     f"{other} and {name} have different classes, so that their labels would not agree: "
                     f"{', '.join(only[:8])} {'is' if len(only) == 1 else 'are'} in one of the two only. Give both the "
-                    f"same folders; an empty one cannot stand for a class."
+                    f"same folders; an empty one cannot stand for a class.{note_of_forms(only)}"
                 )
         self._classes[name] = classes
 
