@@ -1,11 +1,18 @@
-"""The average of the weights that `--ema` trains."""
+"""The average of the weights that `--ema` trains, and that of Lightning's StochasticWeightAveraging."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import EMAWeightAveraging, WeightAveraging
+from lightning.pytorch.callbacks import (
+    Callback,
+    Checkpoint,
+    EMAWeightAveraging,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_avg_fn
 
@@ -50,3 +57,37 @@ class WarmAverage(WeightAveraging):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         self.warms_up = state_dict.get("warms_up", False)
+
+
+class FinalAverage(Checkpoint):
+    """What StochasticWeightAveraging leaves out: an exact resume amid an epoch, and a checkpoint of the average.
+
+    Lightning sets up its schedule of the learning rate where an epoch begins, which changes the rate at once.
+
+    Args:
+        save: function that saves the last checkpoint of a trainer.
+    """
+
+    def __init__(self, save: Callable[[L.Trainer], None]):
+        self.save, self.resumed = save, list[Callback]()
+
+    def averages(self, trainer: L.Trainer) -> list[Callback]:
+        """Return the callbacks that average."""
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        return [each for each in callbacks if isinstance(each, StochasticWeightAveraging)]
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        states = checkpoint["callbacks"]
+        self.resumed = [each for each in self.averages(trainer) if states.get(each.state_key, {}).get("n_averaged")]
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        groups = trainer.optimizers[0].param_groups
+        for average in self.resumed:
+            rates = [group["lr"] for group in groups]
+            average.on_train_epoch_start(trainer, pl_module)
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch == trainer.max_epochs and self.averages(trainer):
+            self.save(trainer)

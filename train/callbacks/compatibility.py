@@ -20,7 +20,6 @@ REFUSED = {
     "--trainer.accumulate_grad_batches",
     "ModelPruning": "changes weights in a way that checkpoints do not hold",
     "BaseFinetuning": "adds weights that the schedule does not know: freeze weights in a class of your own",
-    "StochasticWeightAveraging": "averages and schedules otherwise after a resume: take --ema",
     "SpikeDetection": "judges by a mean that checkpoints do not hold: a loss that is not finite ends a training anyway",
 }
 STRATEGIES = ("spawn", "fork", "notebook")

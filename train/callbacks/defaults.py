@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback, ProgressBar
 
-from train.callbacks.average import WarmAverage
+from train.callbacks.average import FinalAverage, WarmAverage
 from train.callbacks.checkpoints import LastCheckpoint, MovableCheckpoint, SameFolder, StepSeed, WholeEpochs
 from train.callbacks.checks import CheckData, LockRun, ShowTraceback
 from train.callbacks.compatibility import DropEarlyDecisions, LastWindow, check_callbacks, check_strategy
@@ -86,4 +86,4 @@ def saving_callbacks(config: Any, asked: Mapping[str, Any], plugins: list[Any], 
     monitor = f"val/{best_by(outputs_of(config.data.source), config.model.vit.head)}"
     best = [] if test_alone else [MovableCheckpoint(folder, monitor)]  # test images choose nothing
     last = LastCheckpoint(folder, config.checkpoint_every)
-    return [SameFolder(), *best, last, StopAfterCheckpoints(folder, program, warning)]
+    return [SameFolder(), *best, last, FinalAverage(last.save), StopAfterCheckpoints(folder, program, warning)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from lightning.pytorch import callbacks as lightning_callbacks
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
@@ -19,12 +20,21 @@ from lightning.pytorch.callbacks import (
 )
 
 from tests.helpers.runs import assert_same_weights, fails, fit, stop_in
+from tests.helpers.training import last
 from train import cli
 from train.callbacks.compatibility import REFUSED, check_callbacks, check_strategy
+from train.checkpoint_file import read_checkpoint
 
 # Of those without a state that a training depends on, and those that are tested below (one of the averages), in
 # test_stopping.py or in test_resume.py.
-EXACT = {"EarlyStopping", "EMAWeightAveraging", "ModelCheckpoint", "Timer", "WeightAveraging"}
+EXACT = {
+    "EarlyStopping",
+    "EMAWeightAveraging",
+    "ModelCheckpoint",
+    "Timer",
+    "WeightAveraging",
+    "StochasticWeightAveraging",
+}
 HARMLESS = {"BasePredictionWriter", "Callback", "Checkpoint", "DeviceStatsMonitor", "LambdaCallback", "ModelSummary"}
 HARMLESS |= {"LearningRateMonitor", "OnExceptionCheckpoint", "ProgressBar", "RichModelSummary", "RichProgressBar"}
 HARMLESS |= {"TQDMProgressBar", "ThroughputMonitor"}
@@ -44,7 +54,6 @@ def test_every_callback_of_lightning_is_accounted_for():
         type("FineTuningFinder", (LearningRateFinder,), {})(),
         ModelPruning("l1_unstructured"),
         SpikeDetection(),
-        StochasticWeightAveraging(0.01),
     ],
     ids=lambda callback: type(callback).__name__,
 )
@@ -97,3 +106,24 @@ def test_resumed_run_is_that_of_one_left_alone(config, tmp_path, monkeypatch):
     monkeypatch.undo()
     cli.run(["resume", str(tmp_path / "two")])
     assert_same_weights(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_an_average_over_epochs_is_saved_and_resumed(config, tmp_path, monkeypatch):
+    """Before it begins, amid an epoch of it, and between two: its schedule changes the learning rate."""
+    arguments = ["--trainer.callbacks", "StochasticWeightAveraging", "--trainer.callbacks.swa_lrs", "0.01"]
+    arguments += ["--trainer.callbacks.swa_epoch_start", "2", "--trainer.callbacks.annealing_epochs", "3", "--ema", "0"]
+    arguments += ["--trainer.max_epochs", "4", "--trainer.logger", "false", "--data.resolutions", "[]"]
+    whole = fit(config, tmp_path / "whole", *arguments)
+    [average] = [each for each in whole.trainer.callbacks if isinstance(each, StochasticWeightAveraging)]
+    saved = read_checkpoint(last(tmp_path / "whole"))["state_dict"]
+    for name, weight in average._average_model.named_parameters():
+        assert torch.equal(saved[name], weight), name
+    for batch in (4, 12, 19):  # epochs of ten steps, of which the second is the first that is averaged
+        run = tmp_path / str(batch)
+        stop_in(monkeypatch, batch)
+        with pytest.raises(SystemExit):
+            fit(config, run, *arguments)
+        monkeypatch.undo()
+        cli.run(["resume", str(run)])
+        assert_same_weights(tmp_path / "whole", run)
