@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
+from performer_string.images.deep import as_tensor
 from performer_string.images.reading import why_unreadable
 from train.data.classes import classes_without, first_of
 from train.data.copies import copied_files, describe_copies
@@ -26,17 +28,19 @@ FOLDERS = {"folder", "imagenet", "videos"}  # sources with class folders in `tra
 
 
 class Opened(Dataset[tuple[int, str]]):
-    """Dataset of the reasons why images cannot be read, empty for readable images."""
+    """Dataset of the reasons why images cannot be read, or are arrays of other channels; empty for all others."""
 
-    def __init__(self, dataset: Any):
-        self.dataset = dataset
+    def __init__(self, dataset: Any, channels: int):
+        self.dataset, self.channels = dataset, channels
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> tuple[int, str]:
         try:
-            self.dataset[index]
+            image = self.dataset[index][0]
+            if isinstance(image, np.ndarray) and (found := len(as_tensor(image, self.channels))) != self.channels:
+                return index, f"an array of {found} channels, where {self.channels} are wanted"
         except Exception as error:  # readers raise many types
             return index, why_unreadable(name_of(self.dataset, index), error)
         return index, ""
@@ -62,7 +66,11 @@ def broken_images(data: ImageData) -> list[tuple[str, str]]:
     for name, dataset in sets_of(data):
         workers = min(data.workers, os.cpu_count() or 1)
         loader = DataLoader(
-            Opened(dataset), 64, num_workers=workers, collate_fn=list, worker_init_fn=ignore_stop_signals
+            Opened(dataset, data.in_channels),
+            64,
+            num_workers=workers,
+            collate_fn=list,
+            worker_init_fn=ignore_stop_signals,
         )
         with progress(total=len(dataset), desc=f"{name} images", unit="image", mininterval=0.5, leave=True) as bar:
             for results in loader:

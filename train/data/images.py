@@ -211,9 +211,10 @@ class Transformed(Dataset[tuple[Tensor, Any]]):
             ) from error
         one = image[0] if image.ndim == 5 else image  # there may be several views
         if one.ndim not in (3, 4) or len(one) != self.channels:
+            where = f" ({printable(name_of(self.dataset, number))})" if hasattr(self.dataset, "samples") else ""
             raise ValueError(
-                f"image {number} of the data is {image.dtype} of shape {list(image.shape)}: it must be a PIL image, or "
-                f"an array or tensor [C, H, W], of {self.channels} channels, of videos [C, T, H, W]."
+                f"image {number} of the data{where} is {image.dtype} of shape {list(image.shape)}: it must be a PIL "
+                f"image, or an array or tensor [C, H, W], of {self.channels} channels, of videos [C, T, H, W]."
             )
         self.check_label(number, label)
         return image, label

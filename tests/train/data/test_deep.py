@@ -20,6 +20,7 @@ from performer_string.utils import log
 from tests.helpers.deep_images import write_folder
 from train import cli
 from train.data import module
+from train.data.image_checks import broken_images
 from train.data.images import AUGMENTATIONS
 from train.data.memory import AugmentedInMemory, ImagesInMemory
 from train.data.module import ImageData
@@ -145,6 +146,20 @@ def test_refused_images(tmp_path, ending, draw, options, message):
     data = ImageData("folder", root=str(tmp_path), size=[8, 8], **options)
     with pytest.raises(ValueError, match=message):
         data.train_dataset()[0]
+
+
+def test_arrays_of_other_channels_are_listed_before_a_training(tmp_path):
+    write_folder(tmp_path, ".npy", spectra, count=2)
+    other, cut = tmp_path / "train" / "class0" / "0.npy", tmp_path / "test" / "class1" / "1.npy"
+    np.save(other, np.zeros((6, 9, 9)))
+    cut.write_bytes(cut.read_bytes()[:150])
+    data = ImageData("folder", root=str(tmp_path), size=[8, 8], channels=5, measure_mean=True, workers=0)
+    (first, why), (second, error) = broken_images(data)
+    assert (first, why) == (str(other), "an array of 6 channels, where 5 are wanted")
+    assert second == str(cut)
+    assert "Failed to read all data" in error
+    with pytest.raises(ValueError, match=rf"image \d of the data \({other}\) is torch.float32 of shape \[6, 8, 8\]"):
+        [*data.held_out("train", (8, 8)), *data.held_out("val", (8, 8))]
 
 
 @pytest.mark.parametrize(
