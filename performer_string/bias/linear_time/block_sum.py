@@ -12,7 +12,7 @@ The backward pass computes both again. Source: the project's own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from performer_string.utils.autograd import first_order
 from performer_string.utils.numerics import chunk_slices
 
 # Carried sums in memory at a time, in numbers: on a CPU the fastest of the sizes tried.
-CARRIED = {"cpu": 2**20, "cuda": 2**26}
+CARRIED = {"cpu": 2**19, "cuda": 2**26}
 
 Logs = Sequence[Sequence[float]]  # logarithms of the factors, [2, 2]: axes, and sources before and behind
 
@@ -49,11 +49,9 @@ class _BlockSum(torch.autograd.Function):
         fk = source.keys(flat(k), None if masked is None else flat(masked)).unflatten(3, q.shape[3:5])
         decays = axis_decays(logs, blocks, v)
         sums = near_sum(fq, fk, v, decays)
-        for axis in far_axes(blocks):
-            values = by_lane(v, axis)
-            for part in feature_chunks(blocks, fq, v):
-                queries, keys = by_lane(fq[..., part], axis), by_lane(fk[..., part], axis)
-                sums += by_block(far_sum(queries, keys, values, decays[axis], decays[1 - axis]), axis, blocks)
+        for axis, rows, part in far_parts(fq, v):
+            queries, keys, values = (by_lane(x, axis) for x in (fq[rows][..., part], fk[rows][..., part], v[rows]))
+            sums[rows] += by_block(far_sum(queries, keys, values, decays[axis], decays[1 - axis]), axis, v[rows])
         total = key_totals(fk, key_sums)
         out = torch.cat([sums, sums.new_zeros(*sums.shape[:-1], 1)], dim=-1)
         out[..., -total.shape[-1] :] += times(fq, total)
@@ -71,14 +69,13 @@ class _BlockSum(torch.autograd.Function):
         transposed = axis_decays([sides[::-1] for sides in ctx.logs], blocks, v)
         for_q, for_k, for_v = near_gradients((fq, fk, v, g), decays, for_factors)
         factors_grad = torch.zeros(2, 2, dtype=torch.float64)
-        for axis in far_axes(blocks):
-            values, across = (by_lane(v, axis), by_lane(g, axis)), (decays[1 - axis], transposed[1 - axis])
-            for part in feature_chunks(blocks, fq, v):
-                tensors = (by_lane(fq[..., part], axis), by_lane(fk[..., part], axis), *values)
-                *found, along = far_gradients(tensors, decays[axis], *across, for_factors)
-                for total, x in zip((for_q[..., part], for_k[..., part], for_v), found, strict=True):
-                    total += by_block(x, axis, blocks)
-                factors_grad[axis] += along.to(factors_grad)
+        for axis, rows, part in far_parts(fq, v):
+            tensors = tuple(by_lane(x[rows], axis) for x in (fq[..., part], fk[..., part], v, g))
+            across = (decays[1 - axis], transposed[1 - axis])
+            *found, along = far_gradients(tensors, decays[axis], *across, for_factors)
+            for total, x in zip((for_q[..., part], for_k[..., part], for_v), found, strict=True):
+                total[rows] += by_block(x, axis, v[rows])
+            factors_grad[axis] += along.to(factors_grad)
         total = key_totals(fk, key_sums)
         columns = gradient[..., -total.shape[-1] :]
         for_q += times(columns, total.mT)
@@ -145,11 +142,6 @@ def near_gradients(
     return for_q, for_k, for_v
 
 
-def far_axes(blocks: Blocks) -> list[int]:
-    """Return the axes with several blocks."""
-    return [axis for axis, count in enumerate(blocks.counts) if count > 1]
-
-
 def by_lane(x: Tensor, axis: int) -> Tensor:
     """Return tokens [Y, X, B, h, w, c] as `carried_sums` takes them, along the columns or along the rows.
 
@@ -158,16 +150,27 @@ def by_lane(x: Tensor, axis: int) -> Tensor:
     return x.transpose(0, 1).flatten(1, 2)[:, None] if axis else x.transpose(3, 4).contiguous()
 
 
-def by_block(x: Tensor, axis: int, blocks: Blocks) -> Tensor:
-    """Undo `by_lane`."""
-    return x.squeeze(1).unflatten(1, (blocks.counts[0], -1)).transpose(0, 1) if axis else x.transpose(3, 4)
+def by_block(x: Tensor, axis: int, like: Tensor) -> Tensor:
+    """Undo `by_lane`, for tokens of the rows of blocks of a tensor."""
+    return x.squeeze(1).unflatten(1, (len(like), -1)).transpose(0, 1) if axis else x.transpose(3, 4)
 
 
-def feature_chunks(blocks: Blocks, fq: Tensor, v: Tensor) -> list[slice]:
-    """Return slices of the features whose carried sums are in memory together."""
-    lanes = max(n * size for n, size in zip(blocks.counts, (blocks.height, blocks.width), strict=True))
-    budget = CARRIED.get(v.device.type, CARRIED["cpu"]) // (lanes * v.shape[2] * v.shape[-1])
-    return chunk_slices(fq.shape[-1], max(16, budget // 16 * 16))
+def far_parts(fq: Tensor, v: Tensor) -> Iterator[tuple[int, slice, slice]]:
+    """Yield parts of the sum over other blocks, whose carried sums are in memory together.
+
+    Args:
+        fq, v: features and values, [Y, X, B, h, w, .].
+
+    Yields:
+        Axis of the sum, rows of blocks, and features. Sums along the columns are over all rows of blocks.
+    """
+    (y, x, batch, h, w, d), features = v.shape, fq.shape[-1]
+    budget = CARRIED.get(v.device.type, CARRIED["cpu"]) // (batch * d)  # lanes times features
+    for part in chunk_slices(features, max(16, budget // (x * w) // 16 * 16)) if y > 1 else ():
+        yield 0, slice(None), part
+    for rows in chunk_slices(y, max(1, budget // (h * features))) if x > 1 else ():
+        for part in chunk_slices(features, max(16, budget // h // 16 * 16)):
+            yield 1, rows, part
 
 
 def block_sum(inputs: SumInputs, rates: Tensor, blocks: Blocks) -> Tensor:
