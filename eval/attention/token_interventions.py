@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -40,7 +39,7 @@ def thin_tokens(vit: ViT, changes: ModelChanges, layers: Sequence[int], pool: bo
 
     def mask_keys(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
         prefix = chosen.new_ones(len(chosen), vit.num_prefix)
-        layout = replace(kwargs["layout"], mask=torch.cat([prefix, chosen], dim=1))
+        layout = kwargs["layout"].replace(mask=torch.cat([prefix, chosen], dim=1))
         return args, {**kwargs, "layout": layout}
 
     def weight_tokens(module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:

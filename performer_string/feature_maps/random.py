@@ -101,7 +101,8 @@ class RandomFeatures(FeatureMap):
     def _apply(self, *arguments: Any, **options: Any) -> RandomFeatures:
         had_values = not self.projection.is_meta
         super()._apply(*arguments, **options)
-        if not had_values and not self.projection.is_meta:  # `to_empty`, or the weights of a model of timm
+        whole = not hasattr(self.projection, "__tensor_flatten__")  # no part of a learned one that `fully_shard` shards
+        if whole and not had_values and not self.projection.is_meta:  # `to_empty`, or the weights of a model of timm
             with torch.no_grad():
                 self.projection.copy_(self.draw(0))
         return self

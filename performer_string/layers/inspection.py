@@ -82,7 +82,7 @@ class AttentionInputs:
             None if x is None else one_sample(x, index, dims)
             for x, dims in ((layout.positions, 2), (layout.mask, 1), (layout.centre, 2))
         )
-        layout = replace(layout, positions=positions, mask=mask, centre=centre)
+        layout = layout.replace(positions=positions, mask=mask, centre=centre)
         return replace(self, q=self.q[one], k=self.k[one], rotation=rotation, key_bias=bias, layout=layout)
 
     def rotated(self) -> tuple[Tensor, Tensor]:

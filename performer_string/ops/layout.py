@@ -6,8 +6,8 @@ A grid of C <= 3 axes is written as (n_0, n_1, n_2) with ones at the end, so tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -96,11 +96,12 @@ def find_grid(positions: Tensor) -> Grid | None:
     return make_grid(shape, steps)
 
 
-@dataclass(frozen=True, eq=False)
 class TokenLayout:
-    """Positions, grid, prefix and mask of the N tokens of a sequence.
+    """Positions, grid, prefix and mask of the N tokens of a sequence. The arguments are its attributes.
 
-    Attributes:
+    It is no dataclass, of which torch's `fully_shard` would cast all tensors to the type of the weights, positions too.
+
+    Args:
         positions: positions of the tokens, [N, C], or [B, N, C] where samples differ, prefix tokens first, at zero;
             None where they are not needed.
         grid: regular grid of the tokens after the prefix, where it is known in advance.
@@ -117,17 +118,20 @@ class TokenLayout:
         ValueError: a mask that is not boolean [B, N], or a mask of packed sequences, which have no padding.
     """
 
-    positions: Tensor | None = None
-    grid: Grid | None = None
-    num_prefix: int = 0
-    mask: Tensor | None = None
-    centre: Tensor | None = None
-    lengths: tuple[int, ...] | None = None
-    grids_of: tuple[Grid | None, ...] | None = None
-    image_grid: Grid | None = None
-    _counts: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        positions: Tensor | None = None,
+        grid: Grid | None = None,
+        num_prefix: int = 0,
+        mask: Tensor | None = None,
+        centre: Tensor | None = None,
+        lengths: tuple[int, ...] | None = None,
+        grids_of: tuple[Grid | None, ...] | None = None,
+        image_grid: Grid | None = None,
+    ):
+        self.positions, self.grid, self.num_prefix, self.mask, self.centre = positions, grid, num_prefix, mask, centre
+        self.lengths, self.grids_of, self.image_grid = lengths, grids_of, image_grid
+        self._counts: dict[torch.device, Tensor] = {}
         if self.mask is None:
             return
         if self.mask.dtype != torch.bool or self.mask.ndim != 2:  # softmax would add numbers to the logits
@@ -137,6 +141,11 @@ class TokenLayout:
             )
         if self.lengths is not None:
             raise ValueError("packed sequences hold no padding: leave masked tokens out, and give no mask of them.")
+
+    def replace(self, **changes: Any) -> TokenLayout:
+        """Return a layout with other values of some arguments of the constructor."""
+        kept = {name: value for name, value in vars(self).items() if name != "_counts"}
+        return TokenLayout(**{**kept, **changes})
 
     @property
     def patch_mask(self) -> Tensor | None:

@@ -38,8 +38,12 @@ def is_exporting() -> bool:
 
 
 def values_unavailable() -> bool:
-    """Return whether tensors have no values to test or to cache, as under a compiler or a transform."""
-    return torch.compiler.is_compiling() or is_transformed()
+    """Return whether tensors may have no values to test or to cache.
+
+    That is so under a compiler, a transform, and modes that see every operation, as those of fake tensors and
+    `make_fx`. torch has no public function that lists these modes.
+    """
+    return torch.compiler.is_compiling() or is_transformed() or torch._C._len_torch_dispatch_stack() > 0
 
 
 def needs_plain_operations() -> bool:

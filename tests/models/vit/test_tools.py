@@ -8,6 +8,11 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from torch import distributed
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
 from performer_string import ENCODINGS, ViT, ViTConfig
@@ -113,3 +118,49 @@ def test_one_graph_serves_every_size_with_scaled_logits(attention):
             images = torch.randn(2, 3, size, size)
             torch.testing.assert_close(compiled(images), model(images), rtol=0, atol=1e-5)
     assert len(graphs) == 1
+
+
+@pytest.fixture
+def one_process():
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("options", [{}, {"locality": "gaussian"}, {"values": "lepe"}, {"pool": "cls"}], ids=str)
+def test_sharded_blocks_in_mixed_precision_keep_the_positions(options, one_process):
+    """`fully_shard` rebuilds dataclasses among the arguments of a block, and casts their tensors to bf16."""
+    model, images, positions = build(**options), torch.randn(2, 3, 32, 32), []
+    expected, policy = model(images), MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    mesh = init_device_mesh("cpu", (1,))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+        block.attention.register_forward_pre_hook(lambda layer, given: positions.append(given[2].positions.dtype))
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    logits = model(images)
+    logits.float().square().sum().backward()
+    assert positions == [torch.float32] * 2
+    torch.testing.assert_close(logits.float(), expected, rtol=0.1, atol=0.1 * float(expected.abs().max()))
+
+
+def test_learned_features_of_a_sharded_model_of_the_meta_device(one_process):
+    options = {"learned": True, "num_features": 8}
+    model, images = build(feature_map="favor+", feature_options=options), torch.randn(2, 3, 32, 32)
+    with torch.device("meta"):
+        sharded = fully_shard(ViT(model.config), mesh=init_device_mesh("cpu", (1,)))
+    sharded.to_empty(device="cpu")
+    set_model_state_dict(sharded, model.state_dict(), options=StateDictOptions(full_state_dict=True))
+    with torch.no_grad():
+        torch.testing.assert_close(sharded.eval()(images), model(images))
+
+
+@pytest.mark.parametrize("tracing_mode", ["real", "symbolic"])
+@pytest.mark.parametrize(
+    "options", [{}, {"attention": "softmax"}, {"encoding": "absolute"}, {"values": "lepe"}], ids=str
+)
+def test_tracers_of_operations_follow_a_model_in_evaluation(options, tracing_mode):
+    """Values were read under fake tensors and `make_fx`, to test parameters for being finite."""
+    model, images = build(**options), torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        graph = make_fx(model, tracing_mode=tracing_mode, _allow_non_fake_inputs=True)(images)
+        torch.testing.assert_close(graph(images), model(images))
