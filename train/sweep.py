@@ -185,6 +185,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.list:
             print(*(list_line(runner, run) for run in runs), sep="\n")
             return
+        from train.sweeps.checks import check_recipes  # it imports Lightning
+
+        try:
+            check_recipes(runner)
+        except ValueError as error:
+            raise ValueError(f"{options.sweep}: {error}") from error
         runner.train()
     count = len(runner.finished())
     print(f"\n{count} of {len(runs)} runs are finished.")

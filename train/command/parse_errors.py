@@ -34,11 +34,16 @@ def in_one_line(message: str) -> str:
         known = dir(importlib.import_module(module)) if "has no attribute" in problem[2] else []
         return f"{name}: {' '.join(problem[2].split())}{nearest(name, known)}"
     key = re.search(r'[Pp]arser key "([\w.]+)"', message)
+    group = re.search(r"Unable to load config ['\"](.*)['\"]", message)
+    if key and group:
+        return f"{key[1]} takes fields with values, or a YAML file of them, not {group[1]!r}."
     given = re.search(r"(?:Given|Got) value: (.*)", message)
     if not key or not given:
         return message
     name, value = key[1], given[1].strip()
     if "dot import path string" in message and name in CLASSES:
+        classes = re.findall(r"'class_path': '([\w.]+)'", value) or [value]
+        value = next((each for each in classes if each not in names_in(CLASSES[name])), value)
         return f"{name} has no class {value!r}.{nearest(value, names_in(CLASSES[name]))}"
     choices = [str(choice) for text in re.findall(r"Literal(\[[^\]]*\])", message) for choice in ast.literal_eval(text)]
     if choices:

@@ -39,6 +39,11 @@ class Parser(LightningArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> Any:
         """Write the message with the nearest name to stderr and exit with status 2."""
+        sys.stderr.write(f"error: {self.explained(message)}\n")
+        raise SystemExit(2)
+
+    def explained(self, message: str) -> str:
+        """Return an error of the parser in one line, with the nearest name."""
         message = in_one_line(message)
         commands = subcommands_of(self)
         names = {*option_names(self)}.union(*(option_names(sub) for sub in commands.values())) - LINKED
@@ -53,6 +58,4 @@ class Parser(LightningArgumentParser):
             longer = sorted(name for name in names if name.startswith(f"{unknown[1]}_"))  # seed -> seed_everything
             hint = nearest_field(unknown[1], names) or (f" Did you mean {longer[0]!r}?" if longer else "")
         message = message.strip()
-        message += "." if hint and message[-1].isalnum() else ""
-        sys.stderr.write(f"error: {message}{hint}\n")
-        raise SystemExit(2)
+        return f"{message}{'.' if hint and message[-1].isalnum() else ''}{hint}"

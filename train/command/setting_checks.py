@@ -61,6 +61,8 @@ def check_command(command: str | None, config: Any) -> None:
         raise ValueError(f"--run_dir {config.run_dir} is the folder of the images, --data.root: choose another.")
     if config.compile:
         lookup("backend of torch.compile", config.compile, dict.fromkeys([*list_backends(), "aot_eager", "eager"]))
+    if not 0 <= config.ema < 1:
+        raise ValueError(f"--ema is a decay of 0 or more and below 1, such as 0.999, not {config.ema:g}.")
     if config.figures_every < 0:
         raise ValueError(f"--figures_every must be 0 or more validations, not {config.figures_every}.")
     if fits and not config.ckpt_path and 0 in (config.trainer.max_epochs, config.trainer.max_steps):

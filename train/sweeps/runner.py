@@ -117,7 +117,11 @@ class SweepRunner:
         if self.state(run) == "begun":
             place = image_place({"overrides": run.overrides, "arguments": self.extra})  # the images may have been moved
             return ["-m", "train", "resume", folder, *([] if place is None else [f"--{PLACE}", place])]
-        start = ["-m", "train", "fit", "--config", str(self.sweep.recipe), "--run_dir", folder]
+        return ["-m", "train", *self.fit_arguments(run)]
+
+    def fit_arguments(self, run: Run) -> list[str]:
+        """Return the arguments of `python -m train` that start a run."""
+        start = ["fit", "--config", str(self.sweep.recipe), "--run_dir", str(self.folder(run))]
         return [*start, *run.arguments(), *self.extra]
 
     def start(self, run: Run) -> Job | None:

@@ -59,11 +59,13 @@ def from_multiprocessing(error: Exception) -> bool:
 def one_message(explain: Callable[[Exception], str | None] = user_message) -> Iterator[None]:
     """Print errors for which `explain` returns a message to stderr, and exit with status 2.
 
-    Output is protected by `lasting_output`.
+    Output is protected by `lasting_output`. After Ctrl-C the exit status is 130.
     """
     with lasting_output():
         try:
             yield
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
         except Exception as error:
             message = machine_message(error) or explain(error)
             if message is None:
