@@ -116,16 +116,15 @@ class RecipeChecks(TrainingCLI):
 
     def check_together(self) -> None:
         """Raise a ValueError where the model, the data and the callbacks do not fit each other."""
-        model, data, trainer = cast(ImageClassifier, self.model), cast(ImageData, self.datamodule), self.trainer
+        trainer: Any = self.trainer
+        model, data = cast(ImageClassifier, self.model), cast(ImageData, self.datamodule)
         check_outputs(data.outputs, model.optim, model.distillation, model.loss_config)
         if not isinstance(model.loss_config.class_weights, str):  # those that are given, and not counted
             class_weights(model.loss_config, model.vit.config.num_classes, None)
         data.num_classes = data.num_classes or model.vit.config.num_classes  # of a folder, which is not opened here
         CheckData().check(data, model)
-        shown = SimpleNamespace(
-            callbacks=trainer.callbacks, limit_val_batches=trainer.limit_val_batches, datamodule=data
-        )
-        check_monitors(cast(Any, shown), model)
+        values = {name: getattr(trainer, name) for name in ("callbacks", "limit_val_batches")}
+        check_monitors(cast(Any, SimpleNamespace(**values, datamodule=data)), model)
 
 
 def check_checkpoint(name: str, later: Path) -> None:

@@ -61,7 +61,7 @@ def test_misspelt_loss_begins_no_run(tmp_path, capsys):
 
 
 def test_arguments_for_all_runs_are_checked(tmp_path):
-    with pytest.raises(ValueError, match="^good: unknown loss 'focall'"):
+    with pytest.raises(ValueError, match=r"^good: unknown loss 'focall'\."):
         check_recipes(runner_of(tmp_path, "--model.loss.name", "focall", models={"good": {}}))
 
 
