@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from eval.argument_types import WithoutRepetitions, task_option
-from eval.models import check_counted, check_head
+from eval.models import check_counted, check_head, check_same_answers, check_same_classes
 from eval.names import names_of
 from eval.report import MAJORITY, Row
 from eval.seeds import check_seeds, differing_keys
+from eval.values import values_row
 from performer_string.models.files.checkpoint import find_checkpoint
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import ONE, Size, ascending, image_size, views_of
@@ -109,8 +110,13 @@ def add_arguments(parser: argparse.ArgumentParser, images: int = 0, views: bool 
         parser.add_argument("--views", type=views_of, metavar="SEGMENTSxCROPS", help=f"{several} {default}")
 
 
-def load_models(options: argparse.Namespace, head: str = "class") -> list[Trained]:
+def load_models(options: argparse.Namespace, head: str = "class", values: bool = False) -> list[Trained]:
     """Load the models of `--checkpoint`, and set `--resolutions` where it was not given.
+
+    Args:
+        options: options of the command line.
+        head: head that all models must have.
+        values: whether models of labels or numbers are taken too.
 
     Raises:
         ValueError: models that cannot be evaluated, or not in one table; raised before anything is measured.
@@ -122,8 +128,10 @@ def load_models(options: argparse.Namespace, head: str = "class") -> list[Traine
     for trained, name in zip(models, names, strict=True):
         trained.name = name
         check_head(trained.classifier.vit, name, head)
-        check_counted(trained.data.outputs, trained.path)
+        if not values:
+            check_counted(trained.data.outputs, trained.path)
         say_unfinished(trained)
+    check_same_answers(models)
     check_same_classes(models)
     for trained in models:
         take_root(trained.data, options.root, trained.name)
@@ -165,17 +173,6 @@ def take_root(data: ImageData, root: str | None, name: str) -> None:
             f"of your own there is python -m eval {'segment' if data.head == 'dense' else 'predict'}."
         )
     data.root = root or data.root
-
-
-def check_same_classes(models: Sequence[Trained]) -> None:
-    """Raise a ValueError where models have different numbers of classes, before any image is opened."""
-    counts = {trained.name: trained.classifier.vit.config.num_classes for trained in models}
-    if len(set(counts.values())) > 1:
-        raise ValueError(
-            f"models of different classes cannot be tested on the same images: "
-            f"{', '.join(f'{name} has {count}' for name, count in counts.items())}. Evaluate them one after the other, "
-            f"with an --out for each."
-        )
 
 
 def check_classes(trained: Trained) -> None:
@@ -244,7 +241,10 @@ def at_each_size(
 
 
 def accuracies(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    """Yield a row with the accuracy of each model at each resolution."""
+    """Yield a row with the accuracy, or the metrics in its place, of each model at each resolution."""
     for trained, size in at_each_size(models, options):
-        right, total = count_right(trained, size, options.split, options.images, device, views=options.views)
-        yield accuracy_row(trained, size, right, total, options.split) | options.views.column
+        if trained.data.outputs != "class":
+            yield values_row(trained, size, options, device)
+        else:
+            right, total = count_right(trained, size, options.split, options.images, device, views=options.views)
+            yield accuracy_row(trained, size, right, total, options.split) | options.views.column

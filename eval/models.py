@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
+from typing import TYPE_CHECKING
 
 from performer_string import Preprocessing, ViT
 from performer_string.models.files.checkpoint import find_checkpoint
 from train.utils.imports import naming_imports
+
+if TYPE_CHECKING:
+    from train.checkpoint import Trained
+
+WORDS = {"class": "one class", "labels": "labels", "numbers": "numbers"}  # what a model answers
 
 
 def load_model(
@@ -63,8 +70,30 @@ def check_counted(outputs: str, path: object) -> None:
     """Raise a ValueError for a model that answers no class, and so cannot be counted as right or wrong."""
     if outputs != "class":
         raise ValueError(
-            f"{path} answers {outputs}, and this command is for one class of each image. A run of such a model is "
-            f"measured on its test images by python -m train test RUN."
+            f"{path} answers {outputs}, and this command is for one class of each image. Its own metric, at "
+            f"any size, is measured by python -m eval resolution."
+        )
+
+
+def check_same_answers(models: Sequence[Trained]) -> None:
+    """Raise a ValueError where models of one table have different metrics."""
+    kinds = {trained.name: trained.data.outputs for trained in models}
+    if len(set(kinds.values())) > 1:
+        raise ValueError(
+            f"models of different answers have different metrics: "
+            f"{', '.join(f'{name} answers {WORDS[kind]}' for name, kind in kinds.items())}. Evaluate them one after "
+            f"the other, with an --out for each."
+        )
+
+
+def check_same_classes(models: Sequence[Trained]) -> None:
+    """Raise a ValueError where models have different numbers of classes, before any image is opened."""
+    counts = {trained.name: trained.classifier.vit.config.num_classes for trained in models}
+    if len(set(counts.values())) > 1:
+        raise ValueError(
+            f"models of different classes cannot be tested on the same images: "
+            f"{', '.join(f'{name} has {count}' for name, count in counts.items())}. Evaluate them one after the other, "
+            f"with an --out for each."
         )
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 from tabulate import tabulate
 
-from eval.tables import cell_text, latex_table, markdown_cell
+from eval.tables import cell_text, latex_table, markdown_cell, value_column
 from performer_string.utils.files import check_writable, read_text, write_aside
 from train.runs.folder import run_of
 from train.utils.progress import progress, say_result
@@ -221,9 +221,11 @@ def write_tables(
 
 
 def accuracy_title(rows: Sequence[Row]) -> str:
-    """Return the title of the name column in a table of accuracies: `accuracy in % (test, 5x3 views)`."""
+    """Return the title of the column of names: `accuracy in % (test, 5x3 views)`, or `r2 (test)`."""
+    name = value_column(rows[0])
+    title = "accuracy in %" if name == "accuracy" else name
     words = [*unique((row for row in rows if row.get("split")), "split"), *views_of(rows)]
-    return f"accuracy in % ({', '.join(words)})" if words else "accuracy in %"
+    return f"{title} ({', '.join(words)})" if words else title
 
 
 def views_of(rows: Sequence[Row]) -> list[str]:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from train.targets import IN_PLACE_OF_ACCURACY
+
 NUMBER = r"[-+]?\d+(?:\.\d+)?"
 INTERVAL = re.compile(rf"^({NUMBER}) \(({NUMBER})(?: to |-)({NUMBER})\)$")
 PERCENT = ("accuracy", "mIoU")
@@ -57,6 +59,19 @@ def line_of(names: Sequence[str], *values: str) -> Callable[[Mapping[str, Any]],
 
 
 ACCURACY_LINE = line_of(("model", "resolution"), "accuracy")
+
+
+def value_column(row: Mapping[str, Any]) -> str:
+    """Return the column of a row's result: `accuracy`, or the metric in its place."""
+    return next((name for name in IN_PLACE_OF_ACCURACY.values() if name in row), "accuracy")
+
+
+def result_line(row: Mapping[str, Any]) -> str:
+    """Describe a row of `eval resolution` in a line."""
+    name = value_column(row)
+    if name == "accuracy":
+        return ACCURACY_LINE(row)
+    return f"{row['model']}, {row['resolution']} px: {name} {row[name]:.3f} ({row['low']:.3f} to {row['high']:.3f})"
 
 
 def distances(value: str, low: str, high: str) -> tuple[str, str | None]:

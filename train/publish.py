@@ -38,6 +38,7 @@ from train.runs.folder import BEST, CHECKPOINTS, run_of
 from train.runs.recorded import (
     accuracy,
     dense_cells,
+    interval_cells,
     recorded_imports,
     trained_by,
     training_of,
@@ -128,9 +129,10 @@ def measure(trained: Trained, options: argparse.Namespace, device: torch.device)
             print(f"{size} px: mIoU {mean:.1f} % ({low:.1f}-{high:.1f}) of {len(counts)} images", flush=True)
             continue
         if data.outputs != "class":
-            name, value, total = measure_values(trained, size, options.images, device, f"test at {size}")
-            metrics.append({**row, name: round(value, 6), "images": total})
-            print(f"{size} px: {name} {value:.4g} of {total} images", flush=True)
+            found, total = measure_values(trained, size, "test", options.images, device, f"test at {size}")
+            for name, value in found.items():
+                metrics.append({**row, **interval_cells(name, value), "images": total})
+                print(f"{size} px: {name} {value[0]:.4g} ({value[1]:.4g}-{value[2]:.4g}) of {total} images", flush=True)
             continue
         correct, total = count_right(trained, size, "test", options.images, device, f"test at {size}")
         row |= accuracy(correct / total, total)

@@ -50,10 +50,7 @@ def accuracy_table(runner: SweepRunner) -> str:
 
 
 def evaluation_commands(runner: SweepRunner) -> list[str]:
-    """Return the commands that evaluate the finished runs, one command for all runs of a task.
-
-    Runs on labels or numbers have a command each, `train test`.
-    """
+    """Return the commands that evaluate the finished runs, one command for all runs of a task."""
     from train.data.sources import outputs_of  # it imports torch
 
     commands = []
@@ -62,13 +59,11 @@ def evaluation_commands(runner: SweepRunner) -> list[str]:
     for run in runner.finished():
         config = read_yaml(runner.folder(run) / CONFIG)
         data = config["data"]
-        if outputs_of(data["source"]) != "class":
-            commands.append(f"python -m train test {shlex.quote(str(runner.folder(run)))}")
-            continue
         sizes = [str(Size.of(size)) for size in (config["model"]["vit"]["image_size"], *data["resolutions"])]
         imports = [shlex.quote(name) for name in module_names(config.get("imports"))]
         options = " ".join(["--resolutions", *sizes, *(["--imports", *imports] if imports else [])])
-        task = json.dumps([options, data["source"], data["root"], data.get(data["source"])])
+        images = [data["source"], data["root"], data.get(data["source"])]
+        task = json.dumps([options, *images, outputs_of(data["source"])])
         tasks.setdefault(task, []).append(run)
         vit = config["model"]["vit"]
         names = evaluations.setdefault(task, ["dense" if vit.get("head") == "dense" else "resolution"])
@@ -80,7 +75,8 @@ def evaluation_commands(runner: SweepRunner) -> list[str]:
             paths = [f"{shlex.quote(str(runner.out))}/*/{CHECKPOINTS}/{LAST}"]
         options = f"--checkpoint {' '.join(paths)} {json.loads(task)[0]}"
         commands += [f"python -m eval {name} {options}" for name in evaluations[task]]
-        if "resolution" in evaluations[task] and (reference := reference_of(runs)):
+        counted = json.loads(task)[-1] == "class"
+        if counted and "resolution" in evaluations[task] and (reference := reference_of(runs)):
             commands.append(f"python -m eval ablation {options} --reference {shlex.quote(reference)}")
     return commands
 

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from performer_string.models.vit.packing import drawn_alone
 from train.checkpoint import Trained
 from train.data.sizes import ONE, Size, Views
-from train.targets import best_by
 from train.utils.progress import progress
 
 
@@ -89,22 +88,22 @@ def measure_images(
 
 @torch.inference_mode()
 def measure_values(
-    trained: Trained, size: Size, number: int, device: torch.device, title: str = ""
-) -> tuple[str, float, int]:
-    """Return the metric of a model of labels or numbers on test images: its name, its value, and how many images.
+    trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = ""
+) -> tuple[dict[str, tuple[float, float, float]], int]:
+    """Return the metrics of a model of labels or numbers with their 95 % intervals by name, and the number of images.
 
     Args:
-        trained, size, number, device, title: arguments as in `batches`.
+        trained, size, split, number, device, title: arguments as in `batches`.
     """
-    from train.metrics import count, metrics_of  # it imports torchmetrics, which takes long
+    from train.metrics import with_intervals  # it imports torchmetrics, which takes long
 
-    vit, outputs = trained.classifier.vit.to(device), trained.data.outputs
-    name = best_by(outputs, vit.config.head)
-    metric, total = metrics_of(outputs, vit.config.head, vit.config.num_classes)[name](), 0
-    for images, targets in batches(trained, size, "test", number, device, title):
-        count(metric, outputs, vit(images).float().cpu(), targets)
-        total += len(targets)
-    return name, float(metric.compute()), total
+    vit, outputs, targets = trained.classifier.vit.to(device), list[Tensor](), list[Tensor]()
+    with vit.cached():
+        for images, of_images in batches(trained, size, split, number, device, title):
+            outputs.append(vit(images).float().cpu())
+            targets.append(of_images)
+    found = with_intervals(trained.data.outputs, torch.cat(outputs), torch.cat(targets))
+    return found, sum(map(len, targets))
 
 
 def count_right(

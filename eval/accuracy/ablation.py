@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import torch
 
+from eval import checkpoints
 from eval.accuracy import resolution
 from eval.accuracy.reports import ABLATION
 from eval.evaluations import Evaluation
@@ -46,7 +47,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     named = dict(zip(options.checkpoint, names, strict=True))
     options.checkpoint.sort(key=lambda path: without_seed(named[path]) != options.reference)
     references: dict[tuple[int | None, int], float] = {}
-    for row in resolution.evaluate(options, device):
+    for row in checkpoints.accuracies(checkpoints.load_models(options), options, device):
         reference = references.setdefault((seed_of(row["model"]), row["resolution"]), row["accuracy"])
         difference = row["accuracy"] - reference
         yield {**row, "reference": options.reference, "difference": round(difference, 4)}

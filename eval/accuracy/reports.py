@@ -12,19 +12,26 @@ from eval.plotting.accuracy import accuracy_dots, accuracy_figure, group_by_mode
 from eval.report import MAJORITY, Row, accuracy_title, select, unique
 from eval.seeds import few_seeds, mean_over_seeds, without_seed
 from eval.statistics import student_interval
+from eval.tables import value_column
 from train.data.sizes import Size, ascending
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a row for each model, averaged over its seeds, with a column for each resolution; the baseline is last."""
+    """Return a row for each model, averaged over its seeds, with a column for each resolution.
+
+    The baseline of accuracies is last.
+    """
     rows = mean_over_seeds(rows)
-    sizes = ascending(row["resolution"] for row in rows)
-    cells = {(r["model"], r["resolution"]): f"{r['accuracy']:.1f} ({r['low']:.1f}-{r['high']:.1f})" for r in rows}
+    sizes, name = ascending(row["resolution"] for row in rows), value_column(rows[0])
+    form = "{:.1f} ({:.1f}-{:.1f})" if name == "accuracy" else "{:.3f} ({:.3f} to {:.3f})"
+    cells = {(r["model"], r["resolution"]): form.format(r[name], r["low"], r["high"]) for r in rows}
     title = accuracy_title(rows)
     lines: list[Row] = [
         {title: model, **{f"{size} px": cells.get((model, size), "") for size in sizes}}
         for model in unique(rows, "model")
     ]
+    if name != "accuracy":
+        return lines
     baseline = max(row[MAJORITY] for row in rows)
     return [*lines, {title: MAJORITY, **{f"{size} px": f"{baseline:.1f}" for size in sizes}}]
 

@@ -2,7 +2,9 @@
 
 Columns: `model`, `resolution` (pixels), `tokens`, `accuracy`, `low` and `high` (%, with its 95 % interval by Wilson
 over the images), `images`, `split` (test, val or train), `majority baseline` (% of the most frequent class),
-`trained at` (pixels), and with `--views` of videos `views`.
+`trained at` (pixels), and with `--views` of videos `views`. Models of several labels have `average_precision` in place
+of the accuracy, and those of numbers `r2`, with 95 % intervals by the bootstrap over images, and then `mae` with
+`mae low` and `mae high`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from eval import checkpoints
 from eval.accuracy.reports import RESOLUTION
 from eval.evaluations import Evaluation
 from eval.report import Row
-from eval.tables import ACCURACY_LINE
+from eval.tables import result_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each model and resolution."""
-    yield from checkpoints.accuracies(checkpoints.load_models(options), options, device)
+    yield from checkpoints.accuracies(checkpoints.load_models(options, values=True), options, device)
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, RESOLUTION, line=ACCURACY_LINE)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, RESOLUTION, line=result_line)

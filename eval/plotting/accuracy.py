@@ -29,7 +29,8 @@ def accuracy_figure(rows: Sequence[Row]) -> Figure:
     """Draw accuracy over image size.
 
     Args:
-        rows: rows with `model`, `resolution`, `accuracy`, `low`, `high`, `images`, `majority baseline`, `trained at`.
+        rows: rows with `model`, `resolution`, `accuracy` (or the metric in its place), `low`, `high`, `images`,
+            `majority baseline` (of accuracies), `trained at`.
     """
     models = group_by_model(rows)
     most = MOST_ERROR_LINES if AccuracyScale(rows).errors else MOST_LINES
@@ -87,10 +88,10 @@ def draw_model(axis: Axes, rows: Sequence[Row], label: str, scale: AccuracyScale
     seeds, mean = unique(rows, "model"), mean_over_seeds(rows)
     sides = [row["resolution"].side for row in mean]
     label = f"{label} ({len(seeds)} seeds)" if len(seeds) > 1 else label
-    values = scale.values(mean, "accuracy")
+    values = scale.values(mean, scale.column)
     if len(seeds) > 1:
         by_size = [[row for row in rows if row["resolution"] == each["resolution"]] for each in mean]
-        low, high = ([f(scale.values(same, "accuracy")) for same in by_size] for f in (min, max))
+        low, high = ([f(scale.values(same, scale.column)) for same in by_size] for f in (min, max))
         draw_band(axis, sides, low, high, style)
         moved = {"transform": shift} if scale.errors else {}  # lines without an error would coincide
         axis.errorbar(sides, values, label=label, **moved, **style)  # legends list lines before those with bars
@@ -137,9 +138,9 @@ def size_panels(
         for height, of_model in enumerate(models.values()):
             draw_dots(axis, select(of_model, resolution=size), height, scale)
         if reference is not None:
-            mean = scale.values(mean_over_seeds(select(models[reference], resolution=size)), "accuracy")[0]
+            mean = scale.values(mean_over_seeds(select(models[reference], resolution=size)), scale.column)[0]
             axis.axvline(mean, color=GREY, linewidth=0.8, zorder=0)
-        axis.set(title=f"{size} px", xlabel="error in %" if scale.errors else "accuracy in %")
+        axis.set(title=f"{size} px", xlabel=scale.label)
         finish_dots(axis, select(rows, resolution=size), scale)
     label_rows(axes[0], list(models))
 
@@ -155,9 +156,9 @@ def draw_dots(axis: Axes, rows: Sequence[Row], height: int, scale: AccuracyScale
         place: dict[str, Any] = {"transform": axis.get_yaxis_transform(), "ha": "center", "va": "center"}
         axis.text(0.5, height, "not measured", fontsize=6, color=GREY, **place)
         return
-    values = scale.values(rows, "accuracy")
+    values = scale.values(rows, scale.column)
     axis.plot(values, [height] * len(values), "o", color=BLUE, alpha=0.5, markersize=3.5, markeredgewidth=0)
-    (mean,) = scale.values(mean_over_seeds(rows), "accuracy")
+    (mean,) = scale.values(mean_over_seeds(rows), scale.column)
     if len(rows) > 1:
         axis.plot(mean, height, "|", color=BLACK, markersize=7, markeredgewidth=1.4)
     else:
@@ -173,6 +174,8 @@ def finish_dots(axis: Axes, rows: Sequence[Row], scale: AccuracyScale) -> None:
         axis.set_xticks([scale.least, *ticks], ["none", *(f"{tick:g}" for tick in ticks)])
         axis.set_xticks([], minor=True)
         axis.axvline(100 - rows[0][MAJORITY], color=GREY, linestyle=":", linewidth=1, zorder=0)
+        return
+    if scale.column != "accuracy":
         return
     low, high = axis.get_xlim()
     if low < rows[0][MAJORITY] + 0.5 * (high - low):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from eval.plotting.style import GREY
 from eval.report import MAJORITY, Row, unique
 from eval.seeds import mean_over_seeds, without_seed
+from eval.tables import value_column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,16 +22,27 @@ LEAST_RANGE = 2.0  # least range of an axis in points of accuracy, so that round
 class AccuracyScale:
     """An axis of accuracies in %, or of errors on a logarithmic scale where nearly all answers are right.
 
-    Lines at 99.9 and 100 % would coincide on the first. An error of zero is drawn at the lower end of the second.
+    Lines at 99.9 and 100 % would coincide on the first. An error of zero is drawn at the lower end of the second. The
+    axis of a metric in place of the accuracy has its values.
+
+    Attributes:
+        column: column of the values.
+        errors: whether errors are drawn.
+        label: label of the axis.
     """
 
     def __init__(self, rows: Sequence[Row]):
+        self.column = value_column(rows[0])
+        if self.column != "accuracy":
+            self.errors, self.least, self.label = False, 0.0, self.column
+            return
         accuracies = [row["accuracy"] for row in rows]
         names = unique(rows, "model") if "model" in rows[0] else [""]
         seeds = max(Counter(map(without_seed, names)).values())
         self.least = 50 / max(row["images"] for row in rows) / seeds  # half an image in all seeds, in %
         best, worst = (max(self.least, 100 - f(accuracies)) for f in (max, min))
         self.errors = median(accuracies) >= NEARLY_ALL or (max(accuracies) >= NEARLY_ALL and worst / best > 15)
+        self.label = "error in %" if self.errors else "accuracy in %"
 
     def values(self, rows: Sequence[Row], column: str) -> list[float]:
         """Return the accuracies of a column as coordinates on the axis."""
@@ -40,7 +52,9 @@ class AccuracyScale:
 
     def finish(self, axis: Axes, rows: Sequence[Row]) -> None:
         """Set limits and ticks, and mark the majority baseline, after all is drawn."""
-        axis.set_ylabel("error in %" if self.errors else "accuracy in %")
+        axis.set_ylabel(self.label)
+        if self.column != "accuracy":
+            return
         majority = rows[0].get(MAJORITY)
         if self.errors:
             axis.set_yscale("log")

@@ -24,6 +24,7 @@ from tests.helpers.training import REPOSITORY, TINY, last
 from tests.helpers.two_processes import torchrun
 from train import cli
 from train.checkpoint_file import read_checkpoint
+from train.command.explain import explain
 from train.module import ImageClassifier
 
 ON_ONE = ["--trainer.devices", "1", "--trainer.strategy", "auto", "--data.batch_size", "8"]
@@ -145,8 +146,8 @@ def test_lost_connections_are_one_message():
         RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error: Connection reset by peer"),
         torch.distributed.DistBackendError("NCCL error"),
     ):
-        assert "another process of this training was lost" in str(cli.explain(error))
-    assert cli.explain(RuntimeError("of another kind")) is None
+        assert "another process of this training was lost" in str(explain(error))
+    assert explain(RuntimeError("of another kind")) is None
 
 
 @pytest.mark.parametrize("port", ["taken", "70000"])
@@ -170,7 +171,7 @@ def test_port_that_is_not_free_is_found_before_a_process_is_started(recipe, tmp_
 )
 def test_port_that_is_not_free_is_one_message(monkeypatch, port, error):
     monkeypatch.setenv("MASTER_PORT", port)
-    assert str(cli.explain(error)).startswith(f"MASTER_PORT={port} is no free port")
-    assert cli.explain(ValueError("invalid literal for int() with base 10: 'x'")) == (
+    assert str(explain(error)).startswith(f"MASTER_PORT={port} is no free port")
+    assert explain(ValueError("invalid literal for int() with base 10: 'x'")) == (
         "invalid literal for int() with base 10: 'x'"
     )

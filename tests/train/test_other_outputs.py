@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torchmetrics.classification import MultilabelAveragePrecision
 
 from eval.cli import main as evaluate
+from eval.report import read_csv
 from performer_string import ViT
 from tests.helpers.runs import fails
 from tests.helpers.training import TINY, last
@@ -91,12 +92,24 @@ def test_it_is_trained_resumed_tested_and_published(source, loss, name, tmp_path
     publish([str(whole), str(tmp_path / "folder"), "--name", "mine"])
     again = ViT.from_pretrained(tmp_path / "folder")
     card = (tmp_path / "folder" / "README.md").read_text()
-    assert f"| test | 16 | 4 | {name} {tested[f'test/{name}_16']:.4g} | 24 |" in card
+    assert f"| test | 16 | 4 | {name} {tested[f'test/{name}_16']:.4g} (" in card
+    assert ("| mae " in card) == (source == "places")
     assert f"| val | 24 | 9 | {name} {saved[f'val/{name}_24']:.4g} |" in card
     assert again.preprocessing.outputs != "class"
     with pytest.raises(SystemExit):
-        evaluate(["resolution", "--checkpoint", str(whole)])
+        evaluate(["confusion", "--checkpoint", str(whole)])
     assert "this command is for one class of each image" in capsys.readouterr().err
+    evaluate(["resolution", str(whole)])
+    rows = read_csv(whole / "results" / "resolution.csv")[1]
+    assert [(row["model"], row["resolution"], row["images"]) for row in rows] == [
+        ("whole", "16", "24"),
+        ("whole", "24", "24"),
+    ]
+    for row in rows:
+        assert float(row[name]) == pytest.approx(float(tested[f"test/{name}_{row['resolution']}"]), abs=1e-5)
+        assert float(row["low"]) < float(row[name]) < float(row["high"])
+    assert f"{name} (test)" in capsys.readouterr().out
+    evaluate(["plot", str(whole / "results" / "resolution.csv")])  # without models
 
 
 @pytest.mark.slow
@@ -112,7 +125,8 @@ def test_a_sweep_has_their_metric_and_their_command(tmp_path, capsys):
     found = runner.metrics(runner.sweep.runs[0])["val/average_precision_24"]
     assert f"{100 * found:.1f}" in accuracy_table(runner)
     assert "100 times the validation average_precision" in accuracy_table(runner)
-    assert evaluation_commands(runner) == [f"python -m train test {out / 'bands-seed0'}"]
+    path = out / "*" / "checkpoints" / "last.ckpt"
+    assert evaluation_commands(runner) == [f"python -m eval resolution --checkpoint {path} --resolutions 16 24"]
 
 
 @pytest.mark.slow

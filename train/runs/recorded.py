@@ -201,6 +201,11 @@ def dense_cells(share: float, miou: float) -> dict[str, Any]:
     return {"accuracy": round(100 * share, 4), "mIoU": round(100 * miou, 4)}
 
 
+def interval_cells(name: str, value: tuple[float, float, float]) -> dict[str, Any]:
+    """Return the cells of a metric and of the ends of its interval."""
+    return {column: round(each, 6) for column, each in zip((name, "low", "high"), value, strict=True)}
+
+
 def accuracy(share: float, total: int | None) -> dict[str, Any]:
     """Return an accuracy in %, and its interval where the number of images is known."""
     if total is None:

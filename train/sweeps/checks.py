@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from train.cli import explain
+from train.command.explain import explain
 from train.command.recipe_checks import RecipeChecks
 from train.sweeps.runner import SweepRunner
 
