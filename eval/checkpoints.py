@@ -122,8 +122,8 @@ def load_models(options: argparse.Namespace, head: str = "class", values: bool =
         ValueError: models that cannot be evaluated, or not in one table; raised before anything is measured.
     """
     overrides = {} if options.positions is None else {"positions": options.positions}
-    names = names_of(options.checkpoint)
     models = [load_trained(path, **overrides) for path in options.checkpoint]
+    names = names_of(options.checkpoint, [trained.settings for trained in models])
     check_seeds({name: trained.settings for name, trained in zip(names, models, strict=True)})
     for trained, name in zip(models, names, strict=True):
         trained.name = name

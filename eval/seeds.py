@@ -33,6 +33,11 @@ def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str
     return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
 
 
+def other_training(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the settings of two trainings that differ, besides those in which seeds of one model may."""
+    return [key for key in differing_keys(one, other) if key not in MAY_DIFFER]
+
+
 def check_seeds(settings: Mapping[str, Mapping[str, Any]]) -> None:
     """Check that runs whose names mark them as seeds of one model were trained with the same settings.
 
@@ -45,8 +50,7 @@ def check_seeds(settings: Mapping[str, Mapping[str, Any]]) -> None:
     first: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for run, run_settings in settings.items():
         other, other_settings = first.setdefault(without_seed(run), (run, run_settings))
-        keys = [key for key in differing_keys(run_settings, other_settings) if key not in MAY_DIFFER]
-        if keys:
+        if keys := other_training(run_settings, other_settings):
             raise ValueError(
                 f"{run} and {other} would pass for seeds of one model, but differ in {', '.join(keys)}: rename the "
                 f"folder of one, or evaluate them one after the other."

@@ -18,7 +18,6 @@ from eval import checkpoints
 from eval.accuracy import resolution
 from eval.accuracy.reports import ABLATION
 from eval.evaluations import Evaluation
-from eval.names import names_of
 from eval.report import Row
 from eval.seeds import seed_of, without_seed
 from eval.tables import ACCURACY_LINE
@@ -34,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield the rows of `eval resolution`, with the difference to the reference of the same seed."""
-    names = names_of(options.checkpoint)
+    models = checkpoints.load_models(options)
+    names = [trained.name for trained in models]
     seeds = {seed_of(name) for name in names if without_seed(name) == options.reference}
     without_reference = [name for name in names if seed_of(name) not in seeds]
     if without_reference:
@@ -43,11 +43,9 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             f"no checkpoint of {options.reference!r} has the seed of {without_reference[0]}: add it, or say with "
             f"--reference which of {known} the others differ from."
         )
-    # The reference comes first.
-    named = dict(zip(options.checkpoint, names, strict=True))
-    options.checkpoint.sort(key=lambda path: without_seed(named[path]) != options.reference)
+    models.sort(key=lambda trained: without_seed(trained.name) != options.reference)  # the reference comes first
     references: dict[tuple[int | None, int], float] = {}
-    for row in checkpoints.accuracies(checkpoints.load_models(options), options, device):
+    for row in checkpoints.accuracies(models, options, device):
         reference = references.setdefault((seed_of(row["model"]), row["resolution"]), row["accuracy"])
         difference = row["accuracy"] - reference
         yield {**row, "reference": options.reference, "difference": round(difference, 4)}

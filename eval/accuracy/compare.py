@@ -26,7 +26,6 @@ from eval import checkpoints
 from eval.accuracy.compare_report import SHOWN
 from eval.accuracy.cost import inference
 from eval.evaluations import Evaluation
-from eval.names import names_of
 from eval.report import Row
 from eval.result_cache import image_results, kept_values, modules_digest, weights_digest
 from eval.seeds import seed_of, without_seed
@@ -53,14 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each model and resolution."""
-    names = names_of(options.checkpoint)
+    if options.target is not None and not 0 < options.target <= 100:
+        raise ValueError(f"--target is an accuracy in %, above 0 and at most 100, not {options.target:g}.")
+    models = checkpoints.load_models(options)
+    names = [trained.name for trained in models]
     groups = list(dict.fromkeys(map(without_seed, names)))
     reference = without_seed(options.reference or names[0])
     if reference not in groups:
         raise ValueError(f"--reference {options.reference}: there is none among {', '.join(groups)}.")
-    if options.target is not None and not 0 < options.target <= 100:
-        raise ValueError(f"--target is an accuracy in %, above 0 and at most 100, not {options.target:g}.")
-    models = checkpoints.load_models(options)
     digests = {trained.name: weights_digest(trained) for trained in models}
     results: dict[tuple[str, Size], ImageResults] = {}
     for trained, size in checkpoints.at_each_size(models, options, only_lines=False):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from eval.cli import main
 from eval.names import name_of, names_of
-from tests.helpers.checkpoints import read, save
+from tests.helpers.checkpoints import CONFIG, read, save
 
 LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
 
@@ -32,6 +33,28 @@ LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
 )
 def test_names_are_the_shortest_ends_that_differ(paths, names):
     assert names_of([Path(path) for path in paths]) == names
+
+
+def test_runs_of_one_name_that_were_trained_otherwise():
+    """With equal settings they are seeds of one model, as in the cases above."""
+    paths = [Path(f"{name}/{LAST}") for name in ("s/a/x-seed0", "s/b/x-seed1", "t/a/x-seed2", "y-seed0")]
+    alike = {"lr": 1.0, "seed": 0}
+    assert names_of(paths, [alike, {**alike, "seed": 1}, alike, alike]) == ["x-seed0", "x-seed1", "x-seed2", "y-seed0"]
+    other = names_of(paths, [alike, {**alike, "lr": 2.0}, alike, {**alike, "lr": 3.0}])
+    assert other == ["a/x-seed0", "b/x-seed1", "a/x-seed2", "y-seed0"]
+    other = names_of(paths, [alike, alike, {**alike, "lr": 2.0}, alike])
+    assert other == ["s/a/x-seed0", "s/b/x-seed1", "t/a/x-seed2", "y-seed0"]
+    one_folder = [Path(f"a/x-seed{seed}/{LAST}") for seed in (0, 1)]
+    assert names_of(one_folder, [alike, {"lr": 2.0}]) == ["x-seed0", "x-seed1"]  # which `check_seeds` refuses
+
+
+@pytest.mark.slow
+def test_runs_of_one_name_that_were_trained_otherwise_are_compared(tmp_path):
+    runs = [save(tmp_path / f"{'ab'[seed]}/x-seed{seed}", replace(CONFIG, depth=seed + 1)) for seed in (0, 1)]
+    options = ["--resolutions", "60", "--images", "4", "--out", str(tmp_path / "out"), "--reference", "b/x"]
+    main(["compare", *map(str, runs), *options])
+    rows = read(tmp_path / "out" / "compare.csv")[1]
+    assert [(row["model"], row["reference"]) for row in rows] == [("a/x-seed0", "b/x"), ("b/x-seed1", "b/x")]
 
 
 def test_checkpoints_that_cannot_be_told_apart():
