@@ -15,6 +15,18 @@ from train.targets import IN_PLACE_OF_ACCURACY
 NUMBER = r"[-+]?\d+(?:\.\d+)?"
 INTERVAL = re.compile(rf"^({NUMBER}) \(({NUMBER})(?: to |-)({NUMBER})\)$")
 PERCENT = ("accuracy", "mIoU")
+UNITS = {  # headings of columns whose names in CSV files have no unit
+    "resolution": "pixels",
+    "majority baseline": "majority baseline in %",
+    "last accuracy at the worst size": "last accuracy at the worst size in %",
+    "plain ViT": "plain ViT (images/s)",
+    "performer-pytorch": "performer-pytorch (images/s)",
+    **{f"{name} radius": f"{name} radius (patches)" for name in ("attention", "effective")},
+    "uniform": "uniform (patches)",
+    "sigma": "sigma (patches)",
+}
+# Math between two $, as matplotlib reads it; a price like $5 and $6 is none, as in pandoc.
+MATH = re.compile(r"(\$(?![\s$])[^$]*?(?<!\s)\$(?!\d))")
 POWER = re.compile(rf"^({NUMBER})e([-+]?\d+)$")
 ESCAPES = {
     **{character: rf"\{character}" for character in "&%$#_{}"},
@@ -58,6 +70,11 @@ def line_of(names: Sequence[str], *values: str) -> Callable[[Mapping[str, Any]],
     return line
 
 
+def with_units(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a table with the units of `UNITS` in their headings."""
+    return [{UNITS.get(name, name): value for name, value in row.items()} for row in rows]
+
+
 ACCURACY_LINE = line_of(("model", "resolution"), "accuracy")
 
 
@@ -96,8 +113,13 @@ def markdown_cell(text: str, intervals: str = "brackets") -> str:
     return f"{match[1]} ± {above}" if below is None else f"{match[1]} +{above}/-{below}"
 
 
+def escape(text: str) -> str:
+    """Return text with the special characters of LaTeX escaped."""
+    return "".join(ESCAPES.get(character, character) for character in text)
+
+
 def latex_cell(text: str, intervals: str = "brackets") -> str:
-    r"""Return an escaped cell in LaTeX, with its interval in brackets or after `\pm`."""
+    r"""Return an escaped cell in LaTeX, with math between two `$` kept, and its interval in brackets or after `\pm`."""
     if match := INTERVAL.match(text):
         value, low, high = match.groups()
         if intervals == "pm":
@@ -109,7 +131,8 @@ def latex_cell(text: str, intervals: str = "brackets") -> str:
     if match := POWER.match(text):
         exponent = int(match[2])
         return rf"${match[1]} \cdot 10^{{{exponent}}}$" if exponent and float(match[1]) else f"${match[1]}$"
-    escaped = "".join(ESCAPES.get(character, character) for character in " ".join(text.split()))
+    parts = MATH.split(" ".join(text.split()))
+    escaped = "".join(part if odd % 2 else escape(part) for odd, part in enumerate(parts))
     return (
         f"{{{escaped[0]}}}{escaped[1:]}" if escaped.startswith(("[", "*")) else escaped
     )  # LaTeX would read it as an option of the line break

@@ -54,7 +54,7 @@ def line_of(title: str, name: str, rows: Sequence[Row], means: Sequence[Row], si
     for size in sizes:
         row = at[size]
         same = group == row["reference"]
-        line[f"difference to {row['reference']} at {size} px"] = "reference" if same else difference_cell(row)
+        line[f"difference to {row['reference']} at {size} px in points"] = "reference" if same else difference_cell(row)
     line["parameters (M)"] = first["parameters (M)"]
     for row in [first] if len(sizes) == 1 else [first, last]:
         line[f"GMACs at {row['resolution']} px"] = row["GMACs"]

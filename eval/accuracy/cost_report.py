@@ -13,19 +13,21 @@ from eval.plotting.axes import legend_above, note_below, plain_logarithm
 from eval.plotting.style import line_styles, panels
 from eval.report import Row, accuracy_title, select, unique
 from eval.seeds import mean_over_seeds, without_seed
+from eval.tables import with_units
 
 ACCURACY = ("accuracy", "low", "high")
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
     """Return a row for each model and resolution, averaged over seeds, with the cost of the first seed."""
-    return [
+    lines = [
         {
             **{key: value for key, value in row.items() if key not in (*ACCURACY, "trained at", "split")},
             accuracy_title(rows): f"{row['accuracy']:.1f} ({row['low']:.1f}-{row['high']:.1f})",
         }
         for row in mean_over_seeds(rows)
     ]
+    return [*with_units(lines)]
 
 
 def plot(rows: Sequence[Row]) -> Figure:

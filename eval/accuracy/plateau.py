@@ -29,6 +29,7 @@ from eval.plotting.axes import legend_above, note_below
 from eval.plotting.style import line_styles, panels
 from eval.report import Row
 from eval.seeds import without_seed
+from eval.tables import with_units
 from eval.training_log import has_log, read_log
 from train.runs.folder import METRICS
 from train.utils.progress import note, progress
@@ -94,7 +95,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
 
 def summary(rows: Sequence[Row]) -> list[Row]:
     """Return the rows without the losses."""
-    return [{name: value for name, value in row.items() if name not in ("window", "losses")} for row in rows]
+    lines = [{name: value for name, value in row.items() if name not in ("window", "losses")} for row in rows]
+    return [*with_units(lines)]
 
 
 def smoothed(row: Row) -> tuple[list[int], list[float]]:

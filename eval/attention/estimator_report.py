@@ -16,6 +16,7 @@ from eval.plotting.axes import legend_above, mark_training, note_below, size_axi
 from eval.plotting.overlaps import widen_hidden_lines
 from eval.plotting.style import GREY, line_styles, panels
 from eval.report import Row, select, unique
+from eval.tables import with_units
 from train.data.sizes import Size, ascending
 
 TITLES = {  # titles of the columns that the table and the plot show, averaged over heads
@@ -41,10 +42,11 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     """Return a row for each model, layer and resolution, averaged over heads."""
     keys = ("model", "layer", "resolution")
     groups = [{key: row[key] for key in keys} for row in rows if row["head"] == 0]
-    return [
+    lines = [
         {**group, **{name: f"{mean_of(rows, name, **group):.3g}" for name in TITLES if measured(rows, name)}}
         for group in sorted(groups, key=lambda group: tuple(group.values()))
     ]
+    return [*with_units(lines)]
 
 
 def plot(rows: Sequence[Row]) -> Figure:

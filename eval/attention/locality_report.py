@@ -19,6 +19,7 @@ from eval.plotting.overlaps import widen_hidden_lines
 from eval.plotting.style import GREY, line_styles, new_figure, width_or
 from eval.report import Row, select, unique
 from eval.seeds import without_seed
+from eval.tables import with_units
 from train.data.sizes import ascending
 
 
@@ -39,7 +40,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             span = f" ({min(values):.1f}-{max(values):.1f})" if len(values) > 1 else ""
             cells[quantity] = f"{statistics.mean(values):.1f}{span}" if values else "none"
         lines.append(cells)
-    return lines
+    return [*with_units(lines)]
 
 
 def of_quantity(rows: Sequence[Row], quantity: str) -> list[Row]:

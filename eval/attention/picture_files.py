@@ -16,7 +16,6 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from eval.report import Row
-from performer_string.images.deep import open_picture
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size
 
@@ -36,6 +35,8 @@ def name_of(picture: Picture, size: Size) -> str:
 
 def picture_of_file(path: str, size: Size) -> Picture:
     """Return the image of a file, resized to cover a size and cropped at its centre, [H, W, C]."""
+    from performer_string.images.deep import open_picture  # it imports torch
+
     height, width = size
     return np.asarray(ImageOps.fit(open_picture(path), (width, height), Image.Resampling.BILINEAR))
 

@@ -15,7 +15,6 @@ from PIL import Image
 
 from eval.plotting.axes import note_below
 from eval.plotting.style import VERMILLION, new_figure, width_or
-from performer_string.images.deep import open_picture
 from performer_string.images.reading import VIDEO_ENDINGS
 from train.utils.output import printable
 
@@ -64,6 +63,8 @@ def thumbnail_of(path: str) -> tuple[np.ndarray[Any, Any] | None, tuple[int, int
 
     That of a video is a frame near its middle.
     """
+    from performer_string.images.deep import open_picture  # it imports torch
+
     try:
         image = open_frame(path) if Path(path).suffix.lower() in VIDEO_ENDINGS else open_picture(path)
     except (OSError, ValueError, ImportError):

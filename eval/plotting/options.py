@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from matplotlib import cbook
 from matplotlib.font_manager import FontProperties
+from matplotlib.mathtext import MathTextParser
 
 from eval.plotting.style import paper_style, width_in_inches
 from eval.seeds import seed_of, without_seed
@@ -26,7 +28,9 @@ def add_figure_arguments(parser: argparse.ArgumentParser) -> None:
         "--labels",
         nargs="+",
         metavar="NAME=LABEL",
-        help="names in the figure and the table, NAME without -seedN; or labels alone, in the order of the names",
+        type=text_with_math,
+        help="names in the figure and the table, NAME without -seedN; or labels alone, in the order of the names; "
+        "math as $\\alpha$",
     )
     group.add_argument("--only", nargs="+", metavar="NAME", help="draw and tabulate only these; the CSV has all")
     group.add_argument("--order", nargs="+", metavar="NAME", help="names that come first, in this order")
@@ -39,11 +43,24 @@ def add_figure_arguments(parser: argparse.ArgumentParser) -> None:
 def add_format_arguments(add: Callable[..., argparse.Action]) -> None:
     """Add the options that figures of evaluations and of papers' tables share, by `add_argument` of their parser."""
     add("--format", nargs="+", choices=FORMATS, default=["png"], help="figure formats (default: png)")
-    add("--title", help="title of the figure")
+    add("--title", type=text_with_math, help="title of the figure")
     width = "width of the figure: inches, one-column (3.25) or two-column (6.75); fonts keep their sizes"
     add("--width", type=width_in_inches, help=width)
     intervals = r"format in LaTeX and Markdown: both ends, or \pm and the distance (default: %(default)s)"
     add("--intervals", choices=("brackets", "pm"), default="brackets", help=intervals)
+
+
+def text_with_math(text: str) -> str:
+    """Parse a text whose parts between two `$` are math, which matplotlib draws and LaTeX sets."""
+    if cbook.is_math_text(text):
+        try:
+            MathTextParser("path").parse(text)
+        except ValueError as error:
+            why = str(error).strip().splitlines()[-1]
+            raise argparse.ArgumentTypeError(
+                f"{text!r} has no math that can be drawn between its two $ ({why}). Write \\$ for a dollar"
+            ) from None
+    return text
 
 
 def for_display(rows: Sequence[Row], columns: Sequence[str], options: argparse.Namespace) -> list[Row]:

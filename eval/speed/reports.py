@@ -14,6 +14,7 @@ from eval.plotting.axes import count_axis, legend_above, plain_logarithm
 from eval.plotting.overlaps import widen_hidden_lines
 from eval.plotting.style import BLACK, GREY, line_styles, new_figure, panels
 from eval.report import Row, select, unique
+from eval.tables import with_units
 
 PLAIN = "plain ViT"  # model that others are compared with
 OWN, PERFORMER = "recipe", "performer-pytorch"  # the models that are timed for each recipe
@@ -162,5 +163,5 @@ def plot_packing(rows: Sequence[Row]) -> Figure:
 LENGTH = Shown(plot_length, length_summary, names=("method", "level"))
 DECAY = Shown(plot_decay, decay_summary, names=("attention",))
 STEPS = Shown(plot_steps)
-RECIPES = Shown(plot_recipes, names=("recipe",))
+RECIPES = Shown(plot_recipes, lambda rows: [*with_units(rows)], names=("recipe",))
 PACKING = Shown(plot_packing)

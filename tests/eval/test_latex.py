@@ -55,6 +55,35 @@ def test_every_character_can_be_set():
     assert r"\begin{tabular}{lr}" in text
 
 
+def test_math_in_labels(tmp_path, capsys):
+    """Between two $ it is as matplotlib draws it, and prices are text."""
+    assert latex_cell(r"Ours, $\alpha_4 = 2$ & more") == r"Ours, $\alpha_4 = 2$ \& more"
+    assert latex_cell("from $5 to $6, 100 %") == r"from \$5 to \$6, 100 \%"
+    file = str(ROOT / "arrow" / "demo" / "resolution.csv")
+    main(["plot", file, "--table", "latex", "--out", str(tmp_path), "--labels", r"softmax=$\phi^2$ & x_1"])
+    assert r"$\phi^2$ \& x\_1 & " in (tmp_path / "resolution.tex").read_text()
+    with pytest.raises(SystemExit, match="2"):
+        main(["plot", file, "--out", str(tmp_path), "--labels", r"softmax=$\phii$"])
+    assert r"has no math that can be drawn between its two $ (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["cost", "plateau", "estimator", "locality", "recipes", "compare"])
+def test_headings_have_units(name):
+    """CSV files keep the names of their columns."""
+    files = [path for path in sorted(ROOT.rglob(f"{name}.csv")) if read_results(path)[0] == name]
+    shown = EVALUATIONS[name].load_report()
+    headings = " | ".join(shown.summary(read_results(files[0])[1])[0])
+    unit = {
+        "cost": "pixels | tokens",
+        "plateau": "worst size in %",
+        "estimator": "pixels | ",
+        "locality": "attention radius (patches)",
+        "recipes": "plain ViT (images/s)",
+        "compare": " px in points",
+    }
+    assert unit[name] in headings
+
+
 @pytest.mark.parametrize(
     "row", ["a & b", r"a \\", r"a_1 & b \\", r"[a] & b \\", r"{a & b \\", r"$a & b \\", r"\foo & b \\"]
 )

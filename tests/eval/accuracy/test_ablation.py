@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from eval.accuracy import ablation, resolution
+from eval import checkpoints
+from eval.accuracy import ablation
 from eval.accuracy.reports import ablation_summary as summary
 from eval.accuracy.reports import plot_ablation as plot
 from eval.cli import main
-from eval.names import name_of
 from eval.report import MAJORITY
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.data.sizes import Size
@@ -42,12 +41,13 @@ def test_differences_are_taken_seed_by_seed():
 def test_differences_are_to_the_reference_in_any_order(names, monkeypatch):
     accuracy = {"recipe-seed0": 90.0, "other-seed0": 70.0}
 
-    def evaluate(options, device):
-        for name in map(name_of, options.checkpoint):
+    def accuracies(models, options, device):
+        for name in (model.name for model in models):
             yield {"model": name, "resolution": Size.of(60), "accuracy": accuracy[name]}
 
-    monkeypatch.setattr(resolution, "evaluate", evaluate)
-    options = Namespace(checkpoint=[Path(f"{name}/checkpoints/last.ckpt") for name in names], reference="recipe")
+    monkeypatch.setattr(checkpoints, "load_models", lambda options: [Namespace(name=name) for name in names])
+    monkeypatch.setattr(checkpoints, "accuracies", accuracies)
+    options = Namespace(reference="recipe")
     differences = {row["model"]: row["difference"] for row in ablation.evaluate(options, torch.device("cpu"))}
     assert differences == {"recipe-seed0": 0.0, "other-seed0": -20.0}
 

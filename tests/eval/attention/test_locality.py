@@ -90,7 +90,7 @@ def test_sigmas_of_each_axis_and_side_are_in_the_table():
     values = {"uniform": 3.0, "attention radius": 2.0, "effective radius": 1.5, "sigma_0": 2.0, "sigma_1_lower": 4.0}
     rows = [{**row, "part": "radius", "quantity": name, "value": value} for name, value in values.items()]
     rows += [{**row, "part": "cost", "quantity": q, "value": 1.0, "tokens": 16} for q in ("milliseconds", "peak MiB")]
-    assert summary(rows)[0]["sigma"] == "3.0 (2.0-4.0)"
+    assert summary(rows)[0]["sigma (patches)"] == "3.0 (2.0-4.0)"
     axis = Figure().subplots()
     draw_radii(axis, rows[:5], {"m": {"marker": "o", "color": "k"}})
     assert list(axis.lines[1].get_ydata()) == [2.0, 4.0]
