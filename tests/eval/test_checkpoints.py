@@ -41,12 +41,12 @@ def test_accuracy_is_that_of_a_plain_loop(split, tmp_path):
 
 
 def test_seeds_that_were_trained_otherwise(tmp_path, capsys):
-    """By their names they would be seeds of one model, and their mean would be nobody's."""
+    """In one folder they would be seeds of one model by their names, and their mean would be nobody's."""
     first = str(save(tmp_path / "one" / "m-seed0"))
-    deeper = str(save(tmp_path / "two" / "m-seed1", replace(CONFIG, depth=2, seed=1)))
+    deeper = str(save(tmp_path / "one" / "m-seed1", replace(CONFIG, depth=2, seed=1)))
     said = refusal(["--checkpoint", first, deeper, "--resolutions", "60"], capsys)
     assert "m-seed1 and m-seed0 would pass for seeds of one model, but differ in depth" in said
-    longer = save(tmp_path / "three" / "m-seed1", replace(CONFIG, seed=1))
+    longer = save(tmp_path / "one" / "m-seed2", replace(CONFIG, seed=1))
     torch.save({**torch.load(longer, weights_only=True), "global_step": 7}, longer)
     assert "but differ in steps" in refusal(["--checkpoint", first, str(longer), "--resolutions", "60"], capsys)
     second = str(save(tmp_path / "four" / "m-seed1", replace(CONFIG, seed=1)))

@@ -47,6 +47,8 @@ def test_help_typos_and_missing_files_without_torch(tmp_path):
         ("train.cli", ["sweep", missing]),
         ("train.cli", ["sweep", "--help"]),
         ("train.sweep", [missing]),
+        ("train.cli", ["publish", "--help"]),
+        ("train.cli", ["publish", missing]),
         ("eval.cli", ["--help"]),
         ("eval.cli", ["resolutoin"]),
         ("eval.console", []),
