@@ -24,6 +24,7 @@ from performer_string.bias.linear_time.carried_sums import far_gradients, far_su
 from performer_string.bias.linear_time.inputs import SumInputs
 from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed
 from performer_string.utils.autograd import first_order
+from performer_string.utils.dtype import angle_dtype
 from performer_string.utils.numerics import chunk_slices
 
 # Carried sums in memory at a time, in numbers: on a CPU the fastest of the sizes tried.
@@ -68,14 +69,14 @@ class _BlockSum(torch.autograd.Function):
         decays = axis_decays(ctx.logs, blocks, v, for_factors)
         transposed = axis_decays([sides[::-1] for sides in ctx.logs], blocks, v)
         for_q, for_k, for_v = near_gradients((fq, fk, v, g), decays, for_factors)
-        factors_grad = torch.zeros(2, 2, dtype=torch.float64)
+        factors_grad = v.new_zeros(2, 2, dtype=angle_dtype(v))
         for axis, rows, part in far_parts(fq, v):
             tensors = tuple(by_lane(x[rows], axis) for x in (fq[..., part], fk[..., part], v, g))
             across = (decays[1 - axis], transposed[1 - axis])
             *found, along = far_gradients(tensors, decays[axis], *across, for_factors)
             for total, x in zip((for_q[..., part], for_k[..., part], for_v), found, strict=True):
                 total[rows] += by_block(x, axis, v[rows])
-            factors_grad[axis] += along.to(factors_grad)
+            factors_grad[axis] += along
         total = key_totals(fk, key_sums)
         columns = gradient[..., -total.shape[-1] :]
         for_q += times(columns, total.mT)
@@ -87,7 +88,7 @@ class _BlockSum(torch.autograd.Function):
         q_grad = queries.backward(learned, learned_grads).view(q.shape)
         k_grad = keys.backward(learned, learned_grads).view(k.shape)
         if for_factors:
-            factors_grad += torch.stack([decay.gradient() for decay in decays])
+            factors_grad += torch.stack([decay.gradient() for decay in decays]).to(factors_grad)
         key_sums_grad = None if key_sums is None else total_grad
         return None, None, None, factors_grad.to(v), None, q_grad, k_grad, for_v, key_sums_grad, *learned_grads
 
