@@ -65,6 +65,8 @@ def parts_using(model: ViT, program: ExportedProgram | None, operation: str) -> 
                 if part := part_of(model, path):
                     found[part] = None
                     break
+            else:  # the model calls its encoding without hooks, which tell where an operation is
+                found[parts(model)["encoding"]] = None
     return ", ".join(found) or ", ".join(parts(model).values())
 
 

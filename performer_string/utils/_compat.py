@@ -13,7 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 # Flash attention on a CPU with the logarithms of its normalisers, which no public function returns.
 FLASH_ATTENTION_CPU: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
@@ -38,12 +41,17 @@ def is_exporting() -> bool:
 
 
 def values_unavailable() -> bool:
-    """Return whether tensors may have no values to test or to cache.
+    """Return whether tensors may have no values to test or to cache: under a compiler, a transform or a tracer."""
+    return torch.compiler.is_compiling() or is_transformed() or is_traced()
 
-    That is so under a compiler, a transform, and modes that see every operation, as those of fake tensors and
-    `make_fx`. torch has no public function that lists these modes.
+
+def is_traced() -> bool:
+    """Return whether a mode of fake tensors or `make_fx` is on, and not only one that counts or logs operations.
+
+    torch has no public function that lists these modes.
     """
-    return torch.compiler.is_compiling() or is_transformed() or torch._C._len_torch_dispatch_stack() > 0
+    modes = _get_current_dispatch_mode_stack()
+    return any(isinstance(mode, FakeTensorMode | ProxyTorchDispatchMode) for mode in modes)
 
 
 def needs_plain_operations() -> bool:

@@ -79,7 +79,8 @@ def test_locality_of_checkpoints(tmp_path, capsys):
     assert float(some(model="plain", quantity="uniform")[0]["value"]) == pytest.approx(uniform, rel=1e-4)
     table = [[cell.strip() for cell in row.split("|")[1:-1]] for row in said.splitlines() if row.startswith("|")]
     titles = ["model", "% at 60 px", "% at 84 px", "ms, 64 tokens", "MiB, 64 tokens"]
-    assert table[0] == [*titles, "uniform", "attention radius", "effective radius", "sigma"]
+    titles += [f"{name} (patches)" for name in ("uniform", "attention radius", "effective radius", "sigma")]
+    assert table[0] == titles
     assert [row[0] for row in table[2:]] == ["plain", "focused"]
     assert [row[-1] for row in table[2:]] == ["none", "1.5 (1.5-1.5)"]
 
