@@ -16,7 +16,7 @@ SHAPES = [
     ((3, 4), ()),
     ((2, 3, 5), None),
 ]
-TOLERANCE = {torch.float64: (1e-12, 1e-13), torch.float32: (1e-5, 1e-5), torch.bfloat16: (2e-2, 6e-2)}
+TOLERANCE = {torch.float64: (1e-12, 1e-13), torch.float32: (1e-5, 1e-5), torch.bfloat16: (2e-2, 8e-2)}
 
 
 def definition(x: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor:

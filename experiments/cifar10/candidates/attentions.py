@@ -1,7 +1,6 @@
-"""Attentions of this folder's tables: `mean-query`, `norm-aware` and `injective`, each on top of a feature map.
+"""Attentions of this folder's models: `mean-query` and `norm-aware`, each on top of a feature map.
 
-Sweeps import it as `experiments.cifar10.candidates.attentions`. The first two are also examples of
-docs/guides/own-attention.md.
+They are the examples of docs/guides/own-attention.md, the second one with the bias of `key_gate` too.
 """
 
 from __future__ import annotations
@@ -47,21 +46,19 @@ class MeanQuery(LinearBackend):
 class NormAware(AttentionBackend):
     """Linear attention with a second term that keeps the size of the features of a query.
 
-    o_i = sum_j k_ij v_j / sum_j k_ij + (c / N) sum_j k_ij (v_j - mean v), with a learned c of each head.
-    Undivided, the first term is mean v: the injective attention of arXiv:2412.06590, section 4.1, there with c = N.
-    In the manner of arXiv:2507.00698 (MALA) for the sum of both.
+    o_i = sum_j k_ij v_j / sum_j k_ij + (c / N) sum_j k_ij (v_j - mean v), with a learned c of each head, in the manner
+    of arXiv:2507.00698 (MALA).
 
     Args:
         phi: feature map.
         start: initial c.
-        divided: whether the first term is linear attention, else the mean of the values.
     """
 
     lacks = frozenset({"locality", "key mask"})
 
-    def __init__(self, phi: FeatureMap, *, start: float = 0.1, divided: bool = True):
+    def __init__(self, phi: FeatureMap, *, start: float = 0.1):
         super().__init__()
-        self.phi, self.divided = phi, divided
+        self.phi = phi
         self.share = torch.nn.Parameter(torch.full((phi.num_heads, 1, 1), start))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
@@ -72,21 +69,8 @@ class NormAware(AttentionBackend):
                 fk = fk * context.key_bias.to(fk).exp()[..., None]
             sums = fq @ (fk.mT @ v)
             norms = fq @ fk.sum(-2)[..., None]
-            mean = v.mean(-2, keepdim=True)
-            residual = (sums - norms * mean) / v.shape[-2]
-            return (sums / norms if self.divided else mean) + self.share * residual
+            residual = (sums - norms * v.mean(-2, keepdim=True)) / v.shape[-2]
+            return sums / norms + self.share * residual
 
 
-class Injective(NormAware):
-    """`NormAware` whose first term is the mean of the values.
-
-    Args:
-        phi: feature map.
-        start: initial c.
-    """
-
-    def __init__(self, phi: FeatureMap, *, start: float = 1.0):
-        super().__init__(phi, start=start, divided=False)
-
-
-ATTENTIONS.update({"mean-query": MeanQuery, "norm-aware": NormAware, "injective": Injective})
+ATTENTIONS.update({"mean-query": MeanQuery, "norm-aware": NormAware})
