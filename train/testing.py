@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from performer_string.models.vit.packing import drawn_alone
+from performer_string import ViT
+from performer_string.models.vit.packing import drops_blank_patches
 from train.checkpoint import Trained
 from train.data.sizes import ONE, Size, Views
 from train.utils.progress import progress
@@ -42,6 +43,12 @@ def batches(
     for batch, targets in progress(data.loader(images, batch_size), desc=title):
         batch = batch.flatten(0, 1) if views.total > 1 else batch
         yield data.normalise(batch.to(device)), targets
+
+
+def compute_outputs(vit: ViT, images: Tensor) -> Tensor:
+    """Return outputs in float32 on the CPU, without computing blank patches that the model leaves out."""
+    outputs: Tensor = vit(list(images) if drops_blank_patches(vit) else images)
+    return outputs.float().cpu()
 
 
 def mean_over_views(logits: Tensor, views: Views) -> Tensor:
@@ -80,7 +87,7 @@ def measure_images(
     right, loss = array("b"), array("f")  # tensors for each batch would fragment the memory
     with vit.cached():
         for images, targets in batches(trained, size, split, number, device, title, views):
-            logits = mean_over_views(vit(drawn_alone(vit, images)).float().cpu(), views)
+            logits = mean_over_views(compute_outputs(vit, images), views)
             right.extend((logits.argmax(-1) == targets).tolist())
             loss.extend(F.cross_entropy(logits, targets, reduction="none").tolist())
     return ImageResults(torch.tensor(right, dtype=torch.bool), torch.tensor(loss, dtype=torch.float32))
@@ -100,7 +107,7 @@ def measure_values(
     vit, outputs, targets = trained.classifier.vit.to(device), list[Tensor](), list[Tensor]()
     with vit.cached():
         for images, of_images in batches(trained, size, split, number, device, title):
-            outputs.append(vit(images).float().cpu())
+            outputs.append(compute_outputs(vit, images))
             targets.append(of_images)
     found = with_intervals(trained.data.outputs, torch.cat(outputs), torch.cat(targets))
     return found, sum(map(len, targets))

@@ -20,7 +20,7 @@ from eval.models import preprocessing_of
 from performer_string import ViT
 from performer_string.images.deep import ARRAY, read_image
 from performer_string.images.reading import OTHER_ENDINGS, VIDEO_ENDINGS, why_unreadable
-from performer_string.models.vit.packing import drawn_alone, packs
+from performer_string.models.vit.packing import drops_blank_patches, packs
 from train.data.folders import files_in
 from train.data.loader import ignore_stop_signals
 from train.data.sizes import image_size
@@ -137,11 +137,11 @@ def run_batches(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[Te
         images: images, [C, H, W] each.
         most_tokens: most patches in one batch.
     """
-    result = list[Tensor](images)
+    result, drops = list[Tensor](images), drops_blank_patches(vit)
     for group in group_by_size(vit, images, most_tokens):
         batch = [images[index].to(vit.norm.weight.device) for index in group]
         alike = len({image.shape for image in batch}) == 1
-        outputs: Tensor = vit(drawn_alone(vit, torch.stack(batch)) if alike else batch)
+        outputs: Tensor = vit(torch.stack(batch) if alike and not drops else batch)
         for index, output in zip(group, outputs.float().cpu(), strict=True):
             result[index] = output
     return result

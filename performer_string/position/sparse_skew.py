@@ -42,9 +42,12 @@ class BandedGenerator(SkewGenerator):
 
     def rows_and_columns(self) -> Tensor:
         """Return rows and columns of the learned entries, [2, n]."""
-        d, reach = self.head_dim, self.bandwidth + 1
-        pairs = [(i, j) for i in range(d) for j in range(i + 1, min(i + reach, d))]
-        return torch.tensor(pairs, device=self.entries.device).T
+        whole, reach, device = self.head_dim - self.bandwidth, self.bandwidth, self.entries.device
+        rows = torch.arange(whole, device=device)  # rows whose band ends before the edge
+        columns = rows[:, None] + torch.arange(1, reach + 1, device=device)
+        return torch.cat(
+            [torch.stack([rows.repeat_interleave(reach), columns.flatten()]), upper_triangle(reach, device) + whole], 1
+        )
 
 
 class RandomGenerator(SkewGenerator):

@@ -67,9 +67,9 @@ def packs(vit: ViT) -> bool:
     return not (vit.config.mask_blank_patches and any(each is not None and each.convolves for each in values))
 
 
-def drawn_alone(vit: ViT, images: Tensor) -> Tensor | Sequence[Tensor]:
-    """Return a batch as a list where a model leaves blank patches out, so that nothing is computed for them."""
-    return images.unbind() if vit.config.mask_blank_patches and packs(vit) else images
+def drops_blank_patches(vit: ViT) -> bool:
+    """Return whether a model computes nothing for the blank patches of a list of images."""
+    return vit.config.mask_blank_patches and packs(vit)
 
 
 def packed_stem(vit: ViT, images: Sequence[Tensor]) -> tuple[Tensor, list[Rotation | None], TokenLayout]:
@@ -82,7 +82,9 @@ def packed_stem(vit: ViT, images: Sequence[Tensor]) -> tuple[Tensor, list[Rotati
         )
     for image in images:
         check_images(image[None], vit.config.in_channels, len(vit.patch))
-    parts = [image_tokens(vit, image) for image in images]
+    grids = [vit.grid(*image.shape[1:]) for image in images]
+    whole = {} if vit.config.mask_blank_patches else {grid: vit.layout(grid) for grid in set(grids)}
+    parts = [image_tokens(vit, image, grid, whole.get(grid)) for image, grid in zip(images, grids, strict=True)]
     positions = [part.positions for part in parts]
     lengths = [len(each) for each in positions]
     patches = torch.cat([each[vit.num_prefix :] for each in positions])  # [sum of N_i, C]
@@ -112,14 +114,21 @@ class ImageTokens(NamedTuple):
     grid: Grid | None
 
 
-def image_tokens(vit: ViT, image: Tensor) -> ImageTokens:
-    """Return the patches of an image [channels, height, width] that take part: all but blank ones that are masked."""
-    grid, mask = vit.grid(*image.shape[1:]), vit.participating(image[None])  # [1, N]
+def image_tokens(vit: ViT, image: Tensor, grid: tuple[int, ...], whole: TokenLayout | None) -> ImageTokens:
+    """Return the patches of an image [channels, height, width] that take part: all but blank ones that are masked.
+
+    Args:
+        vit: the model.
+        image: the image.
+        grid: number of patches along each axis.
+        whole: layout of the grid where all patches take part; None where blank ones are masked.
+    """
+    pixels, in_table = patchify(image[None], vit.patch)[0], vit.table_positions(grid)
+    if whole is not None:
+        return ImageTokens(pixels, whole.centred_positions(), in_table, whole.grid)
+    mask = vit.participating(image[None])  # [1, N]
     layout = vit.layout(grid, patch_mask=mask)
-    pixels, positions = patchify(image[None], vit.patch)[0], layout.centred_positions()
-    in_table = vit.table_positions(grid)
-    if mask is None:
-        return ImageTokens(pixels, positions, in_table, layout.grid)
+    assert mask is not None
     assert layout.mask is not None
-    positions = positions.expand(1, -1, -1)[0, layout.mask[0]]
+    positions = layout.centred_positions().expand(1, -1, -1)[0, layout.mask[0]]
     return ImageTokens(pixels[mask[0]], positions, None if in_table is None else in_table[mask[0]], None)
