@@ -110,12 +110,12 @@ def add_arguments(parser: argparse.ArgumentParser, images: int = 0, views: bool 
         parser.add_argument("--views", type=views_of, metavar="SEGMENTSxCROPS", help=f"{several} {default}")
 
 
-def load_models(options: argparse.Namespace, head: str = "class", values: bool = False) -> list[Trained]:
+def load_models(options: argparse.Namespace, head: str | None = "class", values: bool = False) -> list[Trained]:
     """Load the models of `--checkpoint`, and set `--resolutions` where it was not given.
 
     Args:
         options: options of the command line.
-        head: head that all models must have.
+        head: head that all models must have; None for any, the same for all.
         values: whether models of labels or numbers are taken too.
 
     Raises:
@@ -127,7 +127,8 @@ def load_models(options: argparse.Namespace, head: str = "class", values: bool =
     check_seeds({name: trained.settings for name, trained in zip(names, models, strict=True)})
     for trained, name in zip(models, names, strict=True):
         trained.name = name
-        check_head(trained.classifier.vit, name, head)
+        if head is not None:
+            check_head(trained.classifier.vit, name, head)
         if not values:
             check_counted(trained.data.outputs, trained.path)
         say_unfinished(trained)

@@ -13,7 +13,8 @@ from train.utils.imports import naming_imports
 if TYPE_CHECKING:
     from train.checkpoint import Trained
 
-WORDS = {"class": "one class", "labels": "labels", "numbers": "numbers"}  # what a model answers
+# What a model answers.
+WORDS = {"class": "one class", "labels": "labels", "numbers": "numbers", "dense": "a class for each pixel"}
 
 
 def load_model(
@@ -77,7 +78,8 @@ def check_counted(outputs: str, path: object) -> None:
 
 def check_same_answers(models: Sequence[Trained]) -> None:
     """Raise a ValueError where models of one table have different metrics."""
-    kinds = {trained.name: trained.data.outputs for trained in models}
+    heads = {trained.name: trained.classifier.vit.config.head for trained in models}
+    kinds = {each.name: "dense" if heads[each.name] == "dense" else each.data.outputs for each in models}
     if len(set(kinds.values())) > 1:
         raise ValueError(
             f"models of different answers have different metrics: "

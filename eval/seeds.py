@@ -13,7 +13,9 @@ from eval.statistics import student_interval
 from eval.tables import value_column
 
 MAY_DIFFER = {"seed", "root", "workers", "download", "resolutions"}  # settings in which seeds of one model may differ
-RANGES = {"accuracy": (0.0, 100.0), "average_precision": (0.0, 1.0), "r2": (-math.inf, 1.0)}  # least and highest value
+PERCENTAGE = (0.0, 100.0)
+# Least and highest value.
+RANGES = {"accuracy": PERCENTAGE, "mIoU": PERCENTAGE, "average_precision": (0.0, 1.0), "r2": (-math.inf, 1.0)}
 FEW = "With few seeds they are too short: other seeds can differ by more."  # of intervals by the bootstrap
 
 

@@ -80,7 +80,12 @@ ACCURACY_LINE = line_of(("model", "resolution"), "accuracy")
 
 def value_column(row: Mapping[str, Any]) -> str:
     """Return the column of a row's result: `accuracy`, or the metric in its place."""
-    return next((name for name in IN_PLACE_OF_ACCURACY.values() if name in row), "accuracy")
+    return next((name for name in (*IN_PLACE_OF_ACCURACY.values(), "mIoU") if name in row), "accuracy")
+
+
+def with_unit(name: str) -> str:
+    """Return the name of a result with its unit: `mIoU in %`."""
+    return f"{name} in %" if name in PERCENT else name
 
 
 def result_line(row: Mapping[str, Any]) -> str:

@@ -4,6 +4,9 @@ The measured radius is the mean over images and queries of sum_j w_ij |p_i - p_j
 of the training grid. The weights w are the attention A (`attention radius`) or what the values are summed with,
 A lambda (`effective radius`); `uniform` is the radius of equal weights.
 
+The accuracy of models with a dense head is their mIoU, and of models of labels or numbers their own metric. Time and
+memory are of random images: square ones of --tokens tokens, and for videos those of --resolutions.
+
 Columns: `part` (accuracy, radius or cost), `model`, `quantity`, `value`, `resolution` (pixels), `tokens`, `layer`,
 `head`, `low` and `high` (interval of an accuracy, range of a time), `images`, `split`, `majority baseline`, `trained
 at`. What does not apply is empty.
@@ -25,31 +28,32 @@ from eval import checkpoints
 from eval.argument_types import WithoutRepetitions, square_number
 from eval.attention.locality_report import SHOWN
 from eval.evaluations import Evaluation
-from eval.models import check_images
 from eval.report import MAJORITY, Row
 from eval.speed.measure import CachedCall, add_rounds, peak_bytes, time_in_turn
-from eval.tables import line_of
+from eval.tables import line_of, value_column, with_unit
 from performer_string import ViT, fold
 from performer_string.layers.inspection import inspect_attention
 from train.checkpoint import Trained
 from train.data.sizes import Size
+from train.pixels import confusions, mean_iou_with_interval
 from train.utils.progress import progress
 from train.utils.ranges import at_least
 
 SOMETIMES_EMPTY = ("resolution", "tokens", "layer", "head", "low", "high", "images", "split", MAJORITY, "trained at")
 FROM_ACCURACY = ("resolution", "tokens", "low", "high", "images", "split", MAJORITY, "trained at")
+TOKENS = (256, 1024, 4096)  # default of --tokens
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval locality`."""
     checkpoints.add_arguments(parser)
+    default = " ".join(map(str, TOKENS))
     parser.add_argument(
         "--tokens",
         nargs="+",
         type=square_number,
         action=WithoutRepetitions,
-        default=[256, 1024, 4096],
-        help="numbers of tokens at which time and memory are measured",
+        help=f"numbers of tokens at which time and memory of images are measured (default: {default})",
     )
     add_rounds(parser, 5)
     parser.add_argument(
@@ -96,37 +100,74 @@ def measure_radius(trained: Trained, options: argparse.Namespace, device: torch.
                 yield make_row("radius", name, quantity, value, layer=layer, head=head, **columns)
 
 
+def sizes_of_cost(models: Sequence[Trained], options: argparse.Namespace) -> list[tuple[int, ...]]:
+    """Return the grids of tokens at which time and memory are measured.
+
+    Raises:
+        ValueError: `--tokens` for videos, whose tokens form no square.
+    """
+    vit, name = models[0].classifier.vit, models[0].name
+    if len(vit.patch) == 2:
+        return [(math.isqrt(count),) * 2 for count in options.tokens or TOKENS]
+    if options.tokens:
+        raise ValueError(
+            f"--tokens are of square images, and {name} is a model of videos: its time and memory are measured at the "
+            f"--resolutions. Leave --tokens out."
+        )
+    return [vit.grid(*size) for size in options.resolutions]
+
+
 @torch.inference_mode()
-def measure_cost(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    """Yield rows with time and memory of folded inference of one image, all models in turn."""
+def measure_cost(
+    models: Sequence[Trained], grids: Sequence[tuple[int, ...]], rounds: int, device: torch.device
+) -> Iterator[Row]:
+    """Yield rows with time and memory of folded inference of one random image, all models in turn."""
     folded = {trained.name: fold(trained.classifier.vit).to(device) for trained in models}
-    for count in progress(options.tokens, desc="cost"):
-        calls = {name: CachedCall(vit, partial(vit, random_image(vit, count, device))) for name, vit in folded.items()}
-        times = time_in_turn(calls, options.rounds, device)
+    for grid in progress(grids, desc="cost"):
+        calls = {name: CachedCall(vit, partial(vit, random_image(vit, grid, device))) for name, vit in folded.items()}
+        times = time_in_turn(calls, rounds, device)
         for name, call in calls.items():
             memory = peak_bytes(call, device)
+            columns = {"tokens": math.prod(grid)}
             spread = {"low": float(f"{1000 * min(times[name]):.5g}"), "high": float(f"{1000 * max(times[name]):.5g}")}
-            yield make_row("cost", name, "milliseconds", 1000 * statistics.median(times[name]), tokens=count, **spread)
-            yield make_row("cost", name, "peak MiB", memory / 2**20, tokens=count)
+            median = 1000 * statistics.median(times[name])
+            yield make_row("cost", name, "milliseconds", median, **columns, **spread)
+            yield make_row("cost", name, "peak MiB", memory / 2**20, **columns)
 
 
-def random_image(vit: ViT, tokens: int, device: torch.device) -> Tensor:
-    """Return a random square image of a number of tokens, [1, C, H, W]."""
-    side = math.isqrt(tokens)
-    return torch.randn(1, vit.config.in_channels, side * vit.patch[0], side * vit.patch[1], device=device)
+def random_image(vit: ViT, grid: Sequence[int], device: torch.device) -> Tensor:
+    """Return a random image, or video, with a grid of tokens, [1, C, *size]."""
+    size = [tokens * pixels for tokens, pixels in zip(grid, vit.patch, strict=True)]
+    return torch.randn(1, vit.config.in_channels, *size, device=device)
+
+
+def measure_accuracy(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield rows with the accuracy of each model at each resolution, its mIoU, or the metric of its answers."""
+    if models[0].classifier.vit.config.head != "dense":
+        for row in checkpoints.accuracies(models, options, device):
+            name = value_column(row)
+            columns = {column: row.get(column, "") for column in FROM_ACCURACY}
+            yield make_row("accuracy", row["model"], with_unit(name), row[name], **columns)
+        return
+    for trained, size in checkpoints.at_each_size(models, options):
+        counts = confusions(trained, size, options.split, options.images, device)
+        mean, low, high = mean_iou_with_interval(counts)
+        columns = {
+            **{"resolution": size, "tokens": math.prod(trained.classifier.vit.grid(*size))},
+            **{"low": round(low, 4), "high": round(high, 4), "images": len(counts)},
+            **{"split": options.split, "trained at": Size.of(trained.data.size)},
+        }
+        yield make_row("accuracy", trained.name, with_unit("mIoU"), mean, **columns)
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield the rows of the parts `accuracy`, `radius` and `cost`."""
-    models = checkpoints.load_models(options)
-    for trained in models:
-        check_images(trained.classifier.vit, trained.name)  # times are of square images
-    for row in checkpoints.accuracies(models, options, device):
-        columns = {name: row[name] for name in FROM_ACCURACY}
-        yield make_row("accuracy", row["model"], "accuracy in %", row["accuracy"], **columns)
+    models = checkpoints.load_models(options, head=None, values=True)
+    grids = sizes_of_cost(models, options)
+    yield from measure_accuracy(models, options, device)
     for trained in progress(models, desc="radius"):
         yield from measure_radius(trained, options, device)
-    yield from measure_cost(models, options, device)
+    yield from measure_cost(models, grids, options.rounds, device)
 
 
 def line(row: Row) -> str:

@@ -31,7 +31,9 @@ def summary(rows: Sequence[Row]) -> list[Row]:
         of_model = select(rows, model=model)
         cells: dict[str, Any] = {"model": model}
         for row in select(of_model, part="accuracy"):
-            cells[f"% at {row['resolution']} px"] = f"{row['value']:.1f}"
+            in_percent = row["quantity"].endswith(" in %")
+            name = row["quantity"] if row["quantity"] != "accuracy in %" else "%"
+            cells[f"{name} at {row['resolution']} px"] = f"{row['value']:.{1 if in_percent else 3}f}"
         for quantity, title in (("milliseconds", "ms"), ("peak MiB", "MiB")):
             (row,) = select(of_model, quantity=quantity, tokens=most)
             cells[f"{title}, {most} tokens"] = f"{row['value']:.1f}"
@@ -51,7 +53,7 @@ def of_quantity(rows: Sequence[Row], quantity: str) -> list[Row]:
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw accuracies as dots for each image size, radius of each layer and head, and time and memory over tokens."""
     styles = line_styles(unique(rows, "model"))
-    accuracies = [{**row, "accuracy": row["value"]} for row in select(rows, part="accuracy")]
+    accuracies = [{**row, row["quantity"].removesuffix(" in %"): row["value"]} for row in select(rows, part="accuracy")]
     sizes = ascending(row["resolution"] for row in accuracies)
     columns = min(len(sizes), dot_columns([without_seed(model) for model in styles], width_or(6.75)))
     rows_above, rows_below = math.ceil(len(sizes) / columns), 3 if width_or(6.75) < 5 else 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from eval.plotting.style import GREY
 from eval.report import MAJORITY, Row, unique
 from eval.seeds import mean_over_seeds, without_seed
-from eval.tables import value_column
+from eval.tables import value_column, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,7 @@ class AccuracyScale:
     def __init__(self, rows: Sequence[Row]):
         self.column = value_column(rows[0])
         if self.column != "accuracy":
-            self.errors, self.least, self.label = False, 0.0, self.column
+            self.errors, self.least, self.label = False, 0.0, with_unit(self.column)
             return
         accuracies = [row["accuracy"] for row in rows]
         names = unique(rows, "model") if "model" in rows[0] else [""]

@@ -138,11 +138,52 @@ def test_bad_arguments(tmp_path, arguments, message, capsys):
     assert not (tmp_path / "one" / "results").exists()
 
 
-def test_a_model_of_videos_is_refused_before_anything_is_measured(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(checkpoints, "count_right", None)
-    config = replace(CONFIG, image_size=[4, 36, 36], patch_size=[2, 12, 12])
-    data = ImageData("moving_arrow", size=[4, 36, 36], moving_arrow=MovingArrowTask(arrows=2, letters="A"))
+def test_a_dense_model_has_its_miou(tmp_path):
+    """The accuracy is the mIoU of `eval dense` in one pass."""
+    config = replace(CONFIG, image_size=56, patch_size=8, head="dense", num_classes=3)
+    paths = [
+        save(tmp_path / name, config, ImageData("cells", size=[56, 56], workers=0)) for name in ("a-seed0", "a-seed1")
+    ]
+    main(
+        ["locality", *map(str, paths), "--resolutions", "56", "64", "--images", "3", "--tokens", "16", "--probes", "1"]
+    )
+    main(["dense", *map(str, paths), "--resolutions", "56", "--images", "3", "--methods", "whole"])
+    rows = [row for row in read(tmp_path / "results" / "locality.csv")[1] if row["part"] == "accuracy"]
+    assert [(row["quantity"], row["resolution"], row["images"]) for row in rows] == [
+        ("mIoU in %", size, "3") for _ in paths for size in ("56", "64")
+    ]
+    expected = [float(row["mIoU"]) for row in read(tmp_path / "results" / "dense.csv")[1]]
+    assert [float(row["value"]) for row in rows if row["resolution"] == "56"] == pytest.approx(expected, rel=1e-4)
+
+
+VIDEOS = ImageData("moving_arrow", size=[4, 36, 36], moving_arrow=MovingArrowTask(arrows=2, letters="A"))
+
+
+def test_videos_are_measured_at_their_resolutions(tmp_path):
+    path = save(tmp_path / "one", replace(CONFIG, image_size=[4, 36, 36], patch_size=[2, 12, 12]), VIDEOS)
+    sizes = ["--resolutions", "4x36x36", "8x48x48"]
+    main(["locality", str(path), *sizes, "--images", "4", "--probes", "2"])
+    rows = read(tmp_path / "one" / "results" / "locality.csv")[1]
+    assert [row["resolution"] for row in rows if row["part"] == "accuracy"] == sizes[1:]
+    assert [row["tokens"] for row in rows if row["quantity"] == "milliseconds"] == ["18", "64"]
+    uniform = float(attention_radius(torch.ones(1, 1, 18, 18), grid_positions((2, 3, 3))))
+    (row,) = (row for row in rows if row["quantity"] == "uniform")
+    assert float(row["value"]) == pytest.approx(uniform, rel=1e-4)
+
+
+def test_square_numbers_of_tokens_are_refused_for_videos(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(checkpoints, "count_right", None)  # before anything is measured
+    path = save(tmp_path / "one", replace(CONFIG, image_size=[4, 36, 36], patch_size=[2, 12, 12]), VIDEOS)
     with pytest.raises(SystemExit) as stop:
-        main(["locality", str(save(tmp_path / "one", config, data)), "--images", "4", "--probes", "2"])
+        main(["locality", str(path), "--images", "4", "--tokens", "64"])
     assert stop.value.code == 2
-    assert "one is a model of videos or volumes, and this command takes models of images" in capsys.readouterr().err
+    assert "--tokens are of square images, and one is a model of videos" in capsys.readouterr().err
+
+
+def test_heads_of_two_kinds_are_not_in_one_table(tmp_path, capsys):
+    dense = replace(CONFIG, image_size=56, patch_size=8, head="dense", num_classes=3)
+    paths = [save(tmp_path / "one"), save(tmp_path / "two", dense, ImageData("cells", size=[56, 56], workers=0))]
+    with pytest.raises(SystemExit) as stop:
+        main(["locality", *map(str, paths), *QUICK])
+    assert stop.value.code == 2
+    assert "one answers one class, two answers a class for each pixel" in capsys.readouterr().err
