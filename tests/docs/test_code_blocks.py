@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -10,6 +11,11 @@ from tests.docs.conftest import TABLES
 from tests.helpers.pages import PAGES, blocks, name_of
 
 WITH_CODE = [page for page in PAGES if blocks(page, "python")]
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a block needs a package, and not a download or a run, and the package can be imported."""
+    return package.isidentifier() and find_spec(package) is not None
 
 
 @pytest.fixture
@@ -25,14 +31,17 @@ def tables():
 @pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_python_blocks_run(page, tables, tmp_path, monkeypatch):
-    """Blocks that need a download or a trained run say so in a comment above, and are compiled only."""
+    """Blocks that need a download or a trained run say so in a comment above, and are compiled only.
+
+    Those that need a package run where it is installed.
+    """
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
     monkeypatch.setitem(sys.modules, "page", type(sys)("page"))  # where classes of the page say that they are from
     monkeypatch.setitem(sys.modules, "mine", type(sys)("mine"))  # the reader's, whose code is that of the page here
     for block in blocks(page, "python"):
         code = compile(block.text, name_of(page), "exec")
-        if not block.needs:
+        if not block.needs or is_installed(block.needs):
             exec(code, names)
 
 
