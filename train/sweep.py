@@ -21,7 +21,7 @@ from train.command.suggesting_parser import SuggestingParser
 from train.data.sizes import Size
 from train.runs.folder import CHECKPOINTS, CONFIG, HISTORY, LAST, SUMMARY
 from train.runs.slurm import requeued_before_training
-from train.targets import IN_PLACE_OF_ACCURACY
+from train.targets import main_results, result_text
 from train.utils.errors import one_message
 from train.utils.imports import module_names
 from train.utils.yaml_file import read_yaml
@@ -37,16 +37,12 @@ def accuracy_table(runner: SweepRunner) -> str:
 
     rows = []
     for model in dict.fromkeys(run.model for run in runner.finished()):
-        metrics = [runner.metrics(run) for run in runner.finished() if run.model == model]
-        name = next((name for name in IN_PLACE_OF_ACCURACY.values() if f"val/{name}" in metrics[0]), "accuracy")
-        title = "validation accuracy in %" if name == "accuracy" else f"100 times the validation {name}"
-        means = {
-            f"{key.removeprefix(f'val/{name}_')} px": statistics.mean(100 * m[key] for m in metrics if key in m)
-            for key in metrics[0]
-            if key.startswith(f"val/{name}_")
-        }
-        rows.append({title: model, "seeds": len(metrics), **means})
-    return tabulate(rows, headers="keys", tablefmt="github", floatfmt=".1f")
+        results = [main_results(runner.metrics(run)) for run in runner.finished() if run.model == model]
+        name, sizes = results[0]
+        means = {size: statistics.mean(values[size] for _, values in results if size in values) for size in sizes}
+        cells = {f"{size} px": result_text(name, mean) for size, mean in means.items()}
+        rows.append({"on validation images": model, "seeds": len(results), **cells})
+    return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, numalign="right")
 
 
 def evaluation_commands(runner: SweepRunner) -> list[str]:
@@ -67,7 +63,7 @@ def evaluation_commands(runner: SweepRunner) -> list[str]:
         tasks.setdefault(task, []).append(run)
         vit = config["model"]["vit"]
         names = evaluations.setdefault(task, ["dense" if vit.get("head") == "dense" else "resolution"])
-        if vit.get("locality") and names == ["resolution"]:
+        if vit.get("locality") and "locality" not in names:
             names.append("locality")
     for task, runs in tasks.items():
         paths = [shlex.quote(str(runner.folder(run) / CHECKPOINTS / LAST)) for run in runs]

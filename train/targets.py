@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # these import torch, and reports of runs need the names alone
@@ -16,6 +17,25 @@ IN_PLACE_OF_ACCURACY = {"labels": "average_precision", "numbers": "r2"}  # names
 def best_by(outputs: str, head: str) -> str:
     """Return the name of the metric that chooses the best checkpoint, for arguments of `metrics_of`."""
     return IN_PLACE_OF_ACCURACY.get(outputs, "miou" if head == "dense" else "accuracy")
+
+
+def main_results(metrics: Mapping[str, float], split: str = "val") -> tuple[str, dict[str, float]]:
+    """Return the name of the main metric among logged ones, that of `best_by`, and its value at each image size.
+
+    The training size is the first. Without a main metric there are no values.
+    """
+    for name in ("miou", *IN_PLACE_OF_ACCURACY.values(), "accuracy"):  # a dense model logs its accuracy too
+        start = f"{split}/{name}_"
+        if values := {key.removeprefix(start): value for key, value in metrics.items() if key.startswith(start)}:
+            return name, values
+    return "accuracy", {}
+
+
+def result_text(name: str, value: float) -> str:
+    """Return a result as text, such as `81.7 %`, `mIoU 67.3 %` or `r2 0.812`."""
+    if name in IN_PLACE_OF_ACCURACY.values():
+        return f"{name} {value:.3f}"
+    return f"{'mIoU ' if name == 'miou' else ''}{100 * value:.1f} %"
 
 
 def check_dense(optim: OptimConfig, distillation: DistillationConfig, loss: LossConfig) -> None:

@@ -173,8 +173,9 @@ def test_locality_is_evaluated_where_a_model_has_one(tmp_path):
 
 
 def test_dense_models_are_evaluated_by_their_miou(tmp_path):
-    whole = finished_sweep(tmp_path, {"head": "dense", "locality": "gaussian"})
-    assert [command.split()[3] for command in sweep.evaluation_commands(whole)] == ["dense"]
+    for locality, names in ((None, ["dense"]), ("gaussian", ["dense", "locality"])):
+        whole = finished_sweep(tmp_path, {"head": "dense", "locality": locality})
+        assert [command.split()[3] for command in sweep.evaluation_commands(whole)] == names
 
 
 def test_folder_of_a_single_run_is_refused(tmp_path, monkeypatch, capsys):

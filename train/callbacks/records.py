@@ -30,6 +30,7 @@ from train.runs.environment import code, machine, versions
 from train.runs.folder import COUNTED, clean_up
 from train.runs.history import append_history
 from train.runs.loggers import MetricsCSV, RunTensorBoard
+from train.targets import main_results, result_text
 
 MAIN = {"vit.attention", "vit.encoding", "vit.width", "vit.depth", "vit.num_heads", "vit.image_size", "optim.lr"}
 MAIN |= {"data.source", "data.batch_size", "data.augment"}
@@ -136,8 +137,8 @@ class FinalMetrics(Callback):
             content |= {COUNTED: self.images} if split == "val" and metrics and self.images is not None else {}
             with write_aside(self.path) as partial:
                 partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-            sizes = {k.rpartition("_")[2]: v for k, v in metrics.items() if k.startswith(f"{split}/accuracy_")}
-            at = ", ".join(f"{100 * accuracy:.1f} % at {size} px" for size, accuracy in sizes.items())
+            name, values = main_results(metrics, split)
+            at = ", ".join(f"{result_text(name, value)} at {size} px" for size, value in values.items())
             kind = "validation" if split == "val" else "test"
             result = f"{at} on {self.images} {kind} images" if at else "done"
             curves = [f" Metrics: {each.path}" for each in trainer.loggers if isinstance(each, MetricsCSV)]

@@ -27,6 +27,7 @@ from train.runs.recorded import PLACE
 from train.sweeps.file import Run, Sweep
 from train.sweeps.settings import SETTINGS, check_settings, current_settings, image_place, write_settings
 from train.sweeps.summary import progress_of, write_summary
+from train.targets import main_results, result_text
 from train.utils.progress import progress
 from train.utils.yaml_file import read_yaml
 
@@ -171,8 +172,8 @@ class SweepRunner:
         job.release()
         name, log = job.run.name, self.folder(job.run) / LOG
         if self.state(job.run) == "finished":
-            accuracy = self.metrics(job.run).get("val/accuracy")
-            result = "" if accuracy is None else f", {100 * accuracy:.1f} % on validation images"
+            main, values = main_results(self.metrics(job.run))
+            result = f", {result_text(main, next(iter(values.values())))} on validation images" if values else ""
             tqdm.write(f"{name}: finished after {(time.monotonic() - job.started) / 60:.1f} minutes{result}")
         elif not self.signals:
             if job.process.returncode == OUT_OF_TIME:
