@@ -18,7 +18,7 @@ from eval.names import names_of
 from eval.report import MAJORITY, Row
 from eval.seeds import check_seeds, differing_keys
 from eval.values import values_row
-from performer_string.models.files.checkpoint import find_checkpoint
+from performer_string.models.files.paths import find_checkpoint
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import ONE, Size, ascending, image_size, views_of
 from train.data.tasks import change_task

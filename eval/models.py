@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from performer_string import Preprocessing, ViT
-from performer_string.models.files.checkpoint import find_checkpoint
+from performer_string.models.files.paths import find_checkpoint
 from train.utils.imports import naming_imports
 
 if TYPE_CHECKING:

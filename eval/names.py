@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.seeds import other_training, without_seed
-from performer_string.models.files.checkpoint import is_published
+from performer_string.models.files.paths import is_published
 from train.runs.folder import run_of
 
 

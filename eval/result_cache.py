@@ -26,7 +26,7 @@ import torch
 
 from eval.model_changes import Intervention, changed
 from eval.report import results_of
-from performer_string.models.files.checkpoint import is_published
+from performer_string.models.files.paths import is_published
 from performer_string.utils.files import read_json, write_aside
 from train.checkpoint import Trained
 from train.data.sizes import Size

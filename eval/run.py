@@ -42,7 +42,7 @@ def output_folder(options: argparse.Namespace) -> Path:
     runs: Any = getattr(options, "checkpoint", None) or getattr(options, "run", None) or []
     if runs:
         from eval.report import results_of
-        from performer_string.models.files.checkpoint import is_published
+        from performer_string.models.files.paths import is_published
 
         runs = [path for path in (runs if isinstance(runs, list) else [runs]) if not is_published(path)]
     if not runs:

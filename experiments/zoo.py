@@ -15,8 +15,8 @@ from pathlib import Path
 from performer_string.models.config import ViTConfig
 from performer_string.models.files.card import architecture
 from performer_string.models.files.metrics import accuracy_cells, table
-from performer_string.models.files.published import CONFIG, read_config
-from performer_string.models.files.weights import WEIGHTS
+from performer_string.models.files.paths import CONFIG, WEIGHTS
+from performer_string.models.files.published import read_config
 
 ZOO = Path(__file__).resolve().parents[1] / "models"
 BLOCK = re.compile(r"(<!-- zoo -->\n)(.*?)(<!-- end zoo -->)", re.DOTALL)

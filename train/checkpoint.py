@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from performer_string.images.preprocessing import Preprocessing
-from performer_string.models.files.checkpoint import CheckpointError, find_checkpoint
+from performer_string.models.files.checkpoint import CheckpointError
+from performer_string.models.files.paths import find_checkpoint
 from performer_string.models.files.saving import form_as, vit_weights
 from performer_string.utils.renames import current_fields
 from train.checkpoint_file import read_checkpoint, vit_config

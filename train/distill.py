@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from performer_string import ViT
 from performer_string.layers.inspection import record_calls
-from performer_string.models.files.checkpoint import CheckpointError, find_checkpoint
+from performer_string.models.files.checkpoint import CheckpointError
+from performer_string.models.files.paths import find_checkpoint
 from performer_string.utils.validation import check_types
 from train._compat import is_compiled
 from train.checkpoint_file import classes_of, read_checkpoint, vit_config

@@ -69,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = build_parser().parse_args(arguments)
     with one_message(), naming_imports():
         # These import torch and Lightning, and help does without.
-        from performer_string.models.files.published import CARD, CONFIG
-        from performer_string.models.files.weights import WEIGHTS, PublishedError
+        from performer_string.models.files.paths import CARD, CONFIG, WEIGHTS
+        from performer_string.models.files.weights import PublishedError
         from train.publishing import check_packages, publish
 
         import_modules(options.imports)

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from performer_string import ModelDetails, ViT
-from performer_string.models.files.checkpoint import CheckpointError, find_checkpoint, is_published
+from performer_string.models.files.checkpoint import CheckpointError
 from performer_string.models.files.hub import check_repository
-from performer_string.models.files.published import CARD, CONFIG
-from performer_string.models.files.weights import WEIGHTS, round_weights, safetensors
+from performer_string.models.files.paths import CARD, CONFIG, WEIGHTS, find_checkpoint, is_published
+from performer_string.models.files.weights import round_weights, safetensors
 from train.checkpoint import Trained, load_trained
 from train.checkpoint_file import read_checkpoint
 from train.data.module import ImageData

@@ -28,7 +28,7 @@ from eval.models import load_model
 from eval.names import name_of
 from performer_string import ViT, fold
 from performer_string.models.config import patch_and_image
-from performer_string.models.files.checkpoint import find_checkpoint
+from performer_string.models.files.paths import find_checkpoint
 from performer_string.utils.files import check_writable, write_aside
 from train.data.folders import classes_in
 from train.data.sizes import Size

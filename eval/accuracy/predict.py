@@ -31,7 +31,7 @@ from eval.report import Row
 from performer_string import Preprocessing, ViT, fold
 from performer_string.images.deep import ARRAY
 from performer_string.models.config import patch_and_image
-from performer_string.models.files.checkpoint import find_checkpoint
+from performer_string.models.files.paths import find_checkpoint
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size
 from train.utils.ranges import at_least

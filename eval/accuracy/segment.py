@@ -38,7 +38,7 @@ from eval.run import output_folder
 from performer_string import Preprocessing, ViT, fold
 from performer_string.images.deep import read_image
 from performer_string.images.reading import why_unreadable
-from performer_string.models.files.checkpoint import find_checkpoint
+from performer_string.models.files.paths import find_checkpoint
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size
 from train.utils.output import printable

@@ -36,7 +36,7 @@ from eval.report import Row
 from performer_string import ViT
 from performer_string.images import deep
 from performer_string.images.reading import why_unreadable
-from performer_string.models.files.checkpoint import find_checkpoint
+from performer_string.models.files.paths import find_checkpoint
 from train.data.sizes import Size
 from train.utils.progress import progress
 from train.utils.ranges import at_least

@@ -24,7 +24,7 @@ from eval.names import name_of
 from eval.report import Row, table
 from performer_string import ViT, fold
 from performer_string.models.config import patch_and_image
-from performer_string.models.files.checkpoint import find_checkpoint
+from performer_string.models.files.paths import find_checkpoint
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size, image_size
 from train.utils.progress import progress

@@ -10,7 +10,8 @@ from typing import Any
 
 from performer_string.images.preprocessing import Preprocessing
 from performer_string.models.config import ViTConfig
-from performer_string.models.files.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
+from performer_string.models.files.checkpoint import CheckpointError, read_checkpoint
+from performer_string.models.files.paths import find_checkpoint
 from performer_string.timm.model import TimmViT
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from eval.cli import main as evaluate
 from performer_string import ViT
-from performer_string.models.files.published import CARD
+from performer_string.models.files.paths import CARD
 from tests.helpers.masks import write_masks
 from tests.helpers.runs import assert_same_weights, fails, fit, killed, metrics
 from tests.helpers.training import TINY, last

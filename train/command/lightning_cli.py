@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
-from performer_string.models.files.checkpoint import find_checkpoint
+from performer_string.models.files.paths import find_checkpoint
 from performer_string.utils.files import check_writable
 from train._compat import AskedSettingsCLI
 from train.callbacks.checkpoints import AtomicCheckpoints

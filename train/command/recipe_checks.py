@@ -13,7 +13,7 @@ from typing import Any, NoReturn, cast
 import torch
 from jsonargparse import Namespace
 
-from performer_string.models.files.checkpoint import find_checkpoint
+from performer_string.models.files.paths import find_checkpoint
 from train.callbacks.checks import CheckData
 from train.callbacks.early_stopping import check_monitors
 from train.command.arguments import expand

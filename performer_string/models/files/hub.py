@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from performer_string.models.files.published import CONFIG, read_config
-from performer_string.models.files.weights import INSTALL, WEIGHTS, PublishedError
+from performer_string.models.files.paths import CONFIG, WEIGHTS
+from performer_string.models.files.published import read_config
+from performer_string.models.files.weights import INSTALL, PublishedError
 from performer_string.utils.files import nearest_path
 from performer_string.utils.registry import nearest
 

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from performer_string.models.config import ViTConfig
-from performer_string.models.files.weights import WEIGHTS, PublishedError, read_weights
+from performer_string.models.files.paths import CONFIG, WEIGHTS
+from performer_string.models.files.weights import PublishedError, read_weights
 from performer_string.utils.files import write_aside
 from performer_string.utils.registry import nearest
 
 if TYPE_CHECKING:
     from performer_string.models.vit.model import ViT
 
-CONFIG, CARD = "config.json", "README.md"
 FORMAT, FORMAT_VERSION = "performer_string", 1
 FIELDS = ("format", "format_version", "versions", "vit", "preprocessing", "metrics", "command", "training")
 LARGEST_CONFIG = 10_000_000  # bytes

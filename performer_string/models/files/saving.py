@@ -13,7 +13,7 @@ import torch
 from performer_string.images.preprocessing import Preprocessing
 from performer_string.models.config import ViTConfig
 from performer_string.models.files.card import ModelDetails
-from performer_string.models.files.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
+from performer_string.models.files.checkpoint import CheckpointError, read_checkpoint
 from performer_string.models.files.hub import (
     REPOSITORY_NAME,
     check_download_options,
@@ -22,6 +22,7 @@ from performer_string.models.files.hub import (
     explain_upload,
     hub,
 )
+from performer_string.models.files.paths import find_checkpoint
 from performer_string.models.files.published import check_savable
 from performer_string.models.files.weights import safetensors, share, take_types
 from performer_string.position import SeparableEncoding

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.models.config import ViTConfig, patch_and_image
+from performer_string.models.files.paths import WEIGHTS
 from performer_string.utils.files import write_aside
 
 if TYPE_CHECKING:
     from performer_string.models.vit.model import ViT
 
-WEIGHTS = "model.safetensors"
 ROUNDED = "float32"  # key of the file's metadata: names of tensors in bfloat16 that the model has in float32
 INSTALL = "pip install huggingface_hub safetensors"
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from huggingface_hub import HfApi, ModelCard
 
 from performer_string.models.files.card import ModelDetails, card
-from performer_string.models.files.published import CARD, CONFIG, check_savable, write_config
-from performer_string.models.files.weights import WEIGHTS, write_weights
+from performer_string.models.files.paths import CARD, CONFIG, WEIGHTS
+from performer_string.models.files.published import check_savable, write_config
+from performer_string.models.files.weights import write_weights
 
 if TYPE_CHECKING:
     from performer_string.models.vit.model import ViT

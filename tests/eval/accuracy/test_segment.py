@@ -15,7 +15,7 @@ from eval.accuracy.segment_report import SHOWN
 from eval.cli import main
 from eval.evaluations import Measuring
 from performer_string import ViT
-from performer_string.models.files.checkpoint import find_checkpoint
+from performer_string.models.files.paths import find_checkpoint
 from tests.eval.accuracy.test_dense import DENSE, cells
 from tests.helpers.checkpoints import CONFIG, read, save
 
