@@ -6,6 +6,7 @@ import errno
 import math
 import re
 import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,18 +24,34 @@ from train.optim import OptimConfig
 from train.runs.folder import LOCK, LOCK_VARIABLE
 
 
-@pytest.mark.slow
-def test_resume_of_checkpoint_names_run(whole, capsys):
-    assert f"resume takes the folder of a run: python -m train resume {whole}." in fails(
-        ["resume", str(last(whole))], capsys
-    )
-
-
-def test_help_of_resume(capsys):
+@pytest.mark.parametrize("command", ["resume", "test", "validate"])
+def test_help_of_commands_that_take_a_run(command, capsys):
     with pytest.raises(SystemExit) as stop:
-        cli.main(["resume", "--help"])
+        cli.main([command, "--help"])
     assert stop.value.code == 0
-    assert "usage: python -m train resume RUN [options of fit]" in capsys.readouterr().out
+    assert f"usage: python -m train {command} RUN [options of fit]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["resume", "test", "validate"])
+def test_paths_that_are_no_run(command, tmp_path, capsys, monkeypatch):
+    """Each is named, with the path to give in its place."""
+    monkeypatch.chdir(tmp_path)
+    for file in ("runs/a b/config.yaml", "runs/a b/checkpoints/last.ckpt", "runs/a b/metrics.csv", "begun/config.yaml"):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_text("")
+    Path("published").mkdir()
+    Path("published/model.safetensors").write_text("")
+    Path("loose.ckpt").write_text("")
+    expected = f"{command} takes the folder of a run: python -m train {command} 'runs/a b'"
+    for path in ("runs", "runs/a b/checkpoints", "runs/a b/metrics.csv", "runs/a b/config.yaml"):
+        assert expected in fails([command, path], capsys)
+    one = "" if command == "resume" else " --ckpt_path 'runs/a b/checkpoints/last.ckpt'"
+    assert f"{expected}{one}." in fails([command, "runs/a b/checkpoints/last.ckpt"], capsys)
+    assert "there is no run runs/a c. Did you mean runs/a b?" in fails([command, "runs/a c"], capsys)
+    assert "there is no run elsewhere." in fails([command, "elsewhere"], capsys)
+    assert "begun has no checkpoint, begun/checkpoints/last.ckpt" in fails([command, "begun"], capsys)
+    for path in ("published", "loose.ckpt"):
+        assert "tested by python -m eval resolution" in fails([command, path], capsys)
 
 
 @pytest.mark.slow
@@ -51,12 +68,13 @@ def test_resume_refuses_another_model(config, whole, capsys):
 
 
 def test_resume_needs_a_run(tmp_path, capsys):
-    assert "is not a run that can be resumed" in fails(["resume", str(tmp_path)], capsys)
+    assert f"{tmp_path} is not a run: it has no recipe and no checkpoint" in fails(["resume", str(tmp_path)], capsys)
+    (tmp_path / "config.yaml").write_text("")
     (tmp_path / "history.jsonl").write_text('{"command": "python -m train fit --config demo --run_dir runs/a"}\n')
-    assert "start it again: python -m train fit --config demo --run_dir runs/a\n" in fails(
+    assert "Start it again: python -m train fit --config demo --run_dir runs/a\n" in fails(
         ["resume", str(tmp_path)], capsys
     )
-    assert "takes the directory of a run" in fails(["resume"], capsys)
+    assert "takes the folder of a run" in fails(["resume"], capsys)
 
 
 def test_output_is_no_folder(config, tmp_path, capsys):

@@ -6,19 +6,31 @@ Nothing here imports torch, so that a misspelt name or a missing file is reporte
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from performer_string.models.files.paths import missing_hint
 from train.command.recipe import missing_recipe, options_of, packaged_recipes
-from train.runs.folder import CHECKPOINTS, CONFIG, LAST, latest_checkpoint, run_of
+from train.runs.folder import CHECKPOINTS, CONFIG, LAST, latest_checkpoint
 from train.runs.history import read_history
 
 START = "python -m train fit --config RECIPE"
-RESUME_HELP = """usage: python -m train resume RUN [options of fit]
+HELP = {
+    "resume": """usage: python -m train resume RUN [options of fit]
 
 Continue the run in the folder RUN from its last checkpoint, as it would have gone on. Options change what the run has,
 as --trainer.max_epochs 20 for a longer one; those of another training, as its learning rate, are refused.
-python -m train fit --help lists them."""
+python -m train fit --help lists them.""",
+    **{
+        command: f"""usage: python -m train {command} RUN [options of fit]
+
+Print the metrics of the run in the folder RUN on its {images} images, by its last checkpoint or that of --ckpt_path
+FILE. --data.root DIR is where the images are now. python -m train fit --help lists the options.
+python -m eval resolution RUN has accuracies at any size, with intervals, and writes them to a file."""
+        for command, images in (("test", "test"), ("validate", "validation"))
+    },
+}
 
 
 def files_first(arguments: Sequence[str]) -> list[str]:
@@ -69,28 +81,53 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
 
     Raises:
         ValueError: a first argument that is no run's folder, or an option that `resume` does not take.
-        FileNotFoundError: the run has no checkpoint.
+        FileNotFoundError: the run is missing, or has no checkpoint.
     """
     if "init_from" in dict(options_of(arguments)):
         raise ValueError("--init_from starts a training and resume continues one: leave it out, or use fit.")
     if not arguments or arguments[0].startswith("-"):
         raise ValueError(
-            "resume takes the directory of a run, and then what fit takes: python -m train resume runs/NAME "
+            "resume takes the folder of a run, and then what fit takes: python -m train resume runs/NAME "
             "[--trainer.max_epochs 20]."
         )
-    run = Path(arguments[0]).expanduser()
-    run = run if run.name else run.resolve()  # "." would depend on the working directory
-    if run.is_file() and (folder := run.parent if run.name == CONFIG else run_of(run)):
-        raise ValueError(f"resume takes the folder of a run: python -m train resume {folder}.")
+    run = find_run("resume", arguments[0])
     latest = latest_checkpoint(run)
-    if latest is None or not (run / CONFIG).is_file():
-        missing = run / CONFIG if latest is not None else run / CHECKPOINTS / LAST
+    return ["fit", "--config", str(run / CONFIG), "--ckpt_path", str(latest), "--run_dir", str(run), *arguments[1:]]
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a folder has the recipe and a checkpoint of a run."""
+    return (path / CONFIG).is_file() and latest_checkpoint(path) is not None
+
+
+def find_run(command: str, text: str) -> Path:
+    """Return the folder of a run that a command goes on with, which has a recipe and a checkpoint.
+
+    Raises:
+        ValueError, FileNotFoundError: another path, with what to give in its place.
+    """
+    run = Path(text).expanduser()
+    run = run if run.name else run.resolve()  # "." would depend on the working directory
+    if is_run(run):
+        return run
+    usage = f"{command} takes the folder of a run: python -m train {command} "
+    if not run.exists():
+        raise FileNotFoundError(f"there is no run {run}.{missing_hint(run) or f' {usage}runs/NAME.'}")
+    if outer := next(filter(is_run, run.parents[:2]), run.parent if run.name == CONFIG else None):
+        this = f" --ckpt_path {shlex.quote(text)}" if run.suffix == ".ckpt" and command != "resume" else ""
+        raise ValueError(f"{usage}{shlex.quote(str(outer))}{this}.")
+    if runs := sorted(filter(is_run, run.glob("*"))):
+        raise ValueError(f"{run} is a folder of runs: {usage}{shlex.quote(str(runs[0]))}.")
+    if (run / CONFIG).is_file():
         raise FileNotFoundError(
-            f"{run} is not a run that can be resumed: there is no {missing}. If it ended before its first checkpoint, "
-            f"start it again: {first_command(run)}"
+            f"{run} has no checkpoint, {run / CHECKPOINTS / LAST}: it ended before its first one, or has not come to "
+            f"it. Start it again: {first_command(run)}"
         )
-    resumed = ["--config", str(run / CONFIG), "--ckpt_path", str(latest), "--run_dir", str(run)]
-    return ["fit", *resumed, *arguments[1:]]
+    why = f"it has no recipe, {run / CONFIG}" if latest_checkpoint(run) else "it has no recipe and no checkpoint"
+    raise FileNotFoundError(
+        f"{run} is not a run: {'it is a file' if run.is_file() else why}. A checkpoint or a published model alone is "
+        f"tested by python -m eval resolution, and a training starts from its weights by fit and --init_from."
+    )
 
 
 def first_command(run: Path) -> str:
@@ -111,15 +148,15 @@ def expand(arguments: Sequence[str]) -> list[str]:
                 f"--{name} 1 would be read as 1.0, which is all batches: write 1.0 for that, or 2 and more. "
                 f"One batch of each is --trainer.fast_dev_run true."
             )
+    if {"-h", "--help"} & {*arguments} and arguments[0] in HELP:
+        print(HELP[arguments[0]])
+        raise SystemExit(0)
     if arguments[:1] == ["resume"]:
-        if {"-h", "--help"} & {*arguments}:
-            print(RESUME_HELP)
-            raise SystemExit(0)
         arguments = resume_arguments(arguments[1:])
     if arguments[:1] not in (["fit"], ["validate"], ["test"]):
         return arguments
     if arguments[0] != "fit" and arguments[1:] and not arguments[1].startswith("-"):
-        arguments[1:2] = ["--config", str(Path(arguments[1]).expanduser() / CONFIG)]  # the folder of a run
+        arguments[1:2] = ["--config", str(find_run(arguments[0], arguments[1]) / CONFIG)]
     arguments = files_first(arguments)
     options = dict(options_of(["--config" if argument == "-c" else argument for argument in arguments]))
     run = Path(options.get("config", "")).expanduser().parent

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from performer_string.models.files.paths import missing_hint
 from train.command.recipe import current_option, missing_recipe, options_of, packaged_recipes
 from train.runs.folder import CONFIG
 from train.utils.yaml_file import read_yaml
@@ -46,7 +47,7 @@ def check_files(arguments: Sequence[str]) -> None:
         raise ValueError("--init_from starts a training and --ckpt_path continues one: give one of them.")
     for name, text in options_of(arguments):
         if name in FILES and text not in WORDS and not Path(text).expanduser().exists():
-            raise FileNotFoundError(f"there is no checkpoint {text}.")
+            raise FileNotFoundError(f"there is no checkpoint {text}.{missing_hint(Path(text))}")
 
 
 def recipe_hint(message: str, arguments: Sequence[str]) -> str:

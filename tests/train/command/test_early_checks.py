@@ -44,6 +44,7 @@ def test_help_typos_and_missing_files_without_torch(tmp_path):
         ("train.cli", ["fit", "--config", "demmo"]),
         ("train.cli", ["fit", "--config", "demo", "--init_from", missing]),
         ("train.cli", ["resume", missing]),
+        ("train.cli", ["test", missing]),
         ("train.cli", ["sweep", missing]),
         ("train.cli", ["sweep", "--help"]),
         ("train.sweep", [missing]),
