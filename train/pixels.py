@@ -14,6 +14,8 @@ from train.data.unlabelled import IGNORED
 from train.intervals import bootstrap_interval
 from train.testing import batches
 
+FEWEST = 8  # least images of each size to measure, where there are enough
+
 
 def confusion(answers: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Return the number of pixels of each class (rows) with each answer (columns), [classes, classes].
@@ -56,6 +58,13 @@ def mean_iou_with_interval(counts: Tensor) -> tuple[float, float, float]:
         return 100 * float(iou_of(counts[torch.from_numpy(images)].sum(0)).mean())
 
     return bootstrap_interval(mean_iou, len(counts))
+
+
+def image_count(trained: Trained, size: Size, split: str, wanted: int) -> int:
+    """Return the number of images of a split to measure: the larger they are, the fewer."""
+    total = wanted or len(trained.data.held_out(split, size))  # type: ignore[arg-type]
+    share = Size.of(trained.data.size).side / size.side
+    return min(total, max(FEWEST, round(total * min(1.0, share))))
 
 
 @torch.inference_mode()

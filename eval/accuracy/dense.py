@@ -36,11 +36,10 @@ from performer_string import ViT, fold
 from train.checkpoint import Trained
 from train.data.generated import local_answer
 from train.data.sizes import Size
-from train.pixels import confusion, iou_of, mean_iou_with_interval
+from train.pixels import confusion, image_count, iou_of, mean_iou_with_interval
 from train.utils.progress import progress
 from train.utils.ranges import at_least
 
-FEWEST = 8  # least images of each size, where there are enough
 LONGEST = 16_384  # default of --longest-softmax, in tokens
 Predict = Callable[[Tensor], Tensor]
 
@@ -69,13 +68,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                     sys.stderr.write(f"{trained.name} at {size} px is left out: {tokens:,} tokens with softmax.\n")
                     continue
                 yield from rows_of(trained, vit, size, options, device)
-
-
-def image_count(trained: Trained, size: Size, split: str, wanted: int) -> int:
-    """Return the number of images of a split to measure: the larger they are, the fewer."""
-    total = wanted or len(trained.data.held_out(split, size))  # type: ignore[arg-type]
-    share = Size.of(trained.data.size).side / size.side
-    return min(total, max(FEWEST, round(total * min(1.0, share))))
 
 
 def methods_of(

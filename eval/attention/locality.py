@@ -4,8 +4,9 @@ The measured radius is the mean over images and queries of sum_j w_ij |p_i - p_j
 of the training grid. The weights w are the attention A (`attention radius`) or what the values are summed with,
 A lambda (`effective radius`); `uniform` is the radius of equal weights.
 
-The accuracy of models with a dense head is their mIoU, and of models of labels or numbers their own metric. Time and
-memory are of random images: square ones of --tokens tokens, and for videos those of --resolutions.
+The accuracy of models with a dense head is their mIoU, on fewer images of larger sizes, as in `eval dense`. That of
+models of labels or numbers is their own metric. Time and memory are of random images: square ones of --tokens tokens,
+and for videos those of --resolutions.
 
 Columns: `part` (accuracy, radius or cost), `model`, `quantity`, `value`, `resolution` (pixels), `tokens`, `layer`,
 `head`, `low` and `high` (interval of an accuracy, range of a time), `images`, `split`, `majority baseline`, `trained
@@ -35,7 +36,7 @@ from performer_string import ViT, fold
 from performer_string.layers.inspection import inspect_attention
 from train.checkpoint import Trained
 from train.data.sizes import Size
-from train.pixels import confusions, mean_iou_with_interval
+from train.pixels import confusions, image_count, mean_iou_with_interval
 from train.utils.progress import progress
 from train.utils.ranges import at_least
 
@@ -150,7 +151,8 @@ def measure_accuracy(models: Sequence[Trained], options: argparse.Namespace, dev
             yield make_row("accuracy", row["model"], with_unit(name), row[name], **columns)
         return
     for trained, size in checkpoints.at_each_size(models, options):
-        counts = confusions(trained, size, options.split, options.images, device)
+        number = image_count(trained, size, options.split, options.images)
+        counts = confusions(trained, size, options.split, number, device)
         mean, low, high = mean_iou_with_interval(counts)
         columns = {
             **{"resolution": size, "tokens": math.prod(trained.classifier.vit.grid(*size))},
