@@ -18,6 +18,7 @@ from performer_string.models.files.checkpoint import CheckpointError
 from performer_string.models.files.hub import check_repository
 from performer_string.models.files.paths import CARD, CONFIG, WEIGHTS, find_checkpoint, is_published
 from performer_string.models.files.weights import round_weights, safetensors
+from performer_string.utils.files import check_writable
 from train.checkpoint import Trained, load_trained
 from train.checkpoint_file import read_checkpoint
 from train.data.module import ImageData
@@ -25,7 +26,8 @@ from train.data.sizes import Size
 from train.data.tasks import TASKS
 from train.pixels import confusions, mean_iou_with_interval
 from train.runs.environment import code, machine, versions
-from train.runs.folder import BEST, CHECKPOINTS, run_of
+from train.runs.folder import BEST, CHECKPOINTS, LAST, run_of
+from train.runs.folder import CONFIG as RUN_CONFIG
 from train.runs.recorded import (
     accuracy,
     dense_cells,
@@ -52,7 +54,10 @@ def choose(run: Path, best: bool) -> tuple[Path, Path]:
 
 
 def check_free(folder: Path, overwrite: bool) -> None:
-    """Raise a FileExistsError where a file to be written exists, unless `overwrite`."""
+    """Raise an error for a folder that cannot be written to, is of a run, or has such files, unless `overwrite`."""
+    check_writable("DIR", folder)
+    if (folder / RUN_CONFIG).is_file() or next(folder.glob("*.ckpt"), None):
+        raise FileExistsError(f"{folder} holds a run or its checkpoints: a model is published in a folder of its own.")
     there = [name for name in (WEIGHTS, CONFIG, CARD) if (folder / name).exists()]
     if there and not overwrite:
         raise FileExistsError(
@@ -101,11 +106,11 @@ def publish(options: argparse.Namespace) -> tuple[ViT, ModelDetails]:
     path, run = choose(options.run, options.best)
     check_free(options.folder.expanduser(), options.overwrite)
     content = read_checkpoint(path)
-    if not_finished := unfinished(run, content):
+    if not_finished := unfinished(path.absolute(), content):
         sys.stderr.write(f"{not_finished}\n")
     command, environment = trained_by(run)
-    steps = "best in validation" if path.name == BEST else "last"
-    environment = [f"step {content.get('global_step')}, the {steps}", *environment]
+    which = {BEST: ", the best in validation", LAST: ", the last"}.get(path.name, "")
+    environment = [f"step {content.get('global_step')}{which}", *environment]
     config = content["ImageData"]["config"]
     vit = ViT.from_checkpoint(path).to(getattr(torch, options.dtype))
     validated = validated_metrics(run, path, content)

@@ -12,7 +12,7 @@ from performer_string.utils.files import read_json
 from train.data.tasks import TASKS
 from train.intervals import accuracy_percent
 from train.runs.environment import ROOT
-from train.runs.folder import BEST, CHECKPOINTS, CONFIG, COUNTED, METRICS
+from train.runs.folder import BEST, CHECKPOINTS, CONFIG, COUNTED, METRICS, run_of
 from train.runs.history import read_history
 from train.targets import best_by
 from train.utils.imports import module_names
@@ -102,14 +102,15 @@ def recorded_imports(run: Path) -> list[str]:
     return module_names(read_yaml(path).get("imports") if path.is_file() else None)
 
 
-def unfinished(run: Path, content: Mapping[str, Any]) -> str:
+def unfinished(checkpoint: Path, content: Mapping[str, Any]) -> str:
     """Return a sentence on a run that is not finished, else an empty text.
 
     Args:
-        run: folder of the run.
+        checkpoint: absolute path of the checkpoint; nothing is known of the run of one that lies elsewhere.
         content: content of the checkpoint.
     """
-    if (run / METRICS).is_file():
+    run = run_of(checkpoint)
+    if run is None or (run / METRICS).is_file():
         return ""
     step = content.get("global_step")
     return f"This run is not finished{'' if step is None else f': step {step}'}."
@@ -151,13 +152,17 @@ def held_out_images(content: Mapping[str, Any]) -> int | None:
 
 
 def validated_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the accuracies of a run's last validation, or its best at the training size, with intervals."""
+    """Return the accuracies of a checkpoint in its run's last validation, or the best at the training size.
+
+    There are none for a checkpoint of another step than that validation.
+    """
     sizes = content["hyper_parameters"]["resolutions"]
+    saved = saved_metrics(run, content.get("global_step"))
     outputs = (content.get("preprocessing") or {}).get("outputs", "class")
     if outputs != "class":
-        return [] if checkpoint.name == BEST else metrics_of_values(run, sizes, best_by(outputs, "class"))
+        return [] if checkpoint.name == BEST else metrics_of_values(saved, sizes, best_by(outputs, "class"))
     if content["hyper_parameters"]["vit"].get("head") == "dense":
-        return [] if checkpoint.name == BEST else dense_metrics(run, sizes)
+        return [] if checkpoint.name == BEST else dense_metrics(saved, sizes)
     if checkpoint.name == BEST:
         # A user's own ModelCheckpoint, perhaps of a loss, may come before this project's.
         states = list((content.get("callbacks") or {}).values())
@@ -166,29 +171,32 @@ def validated_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) -
         counted = next((state["images"] for state in states if "images" in state), None)
         shares = {sizes[0]: float(scores[0])} if scores else {}
     else:
-        saved = saved_metrics(run)
         shares = {size: saved[name] for size in sizes if (name := f"val/accuracy_{size}") in saved}
         counted = saved.get(COUNTED)
     total = held_out_images(content) if counted is None else counted  # all images for runs that did not count them
     return [{"split": "val", "resolution": size, **accuracy(share, total)} for size, share in shares.items()]
 
 
-def saved_metrics(run: Path) -> dict[str, Any]:
-    """Return the metrics of a run's last validation, by name; none where it has not written them."""
+def saved_metrics(run: Path, step: int | None) -> dict[str, Any]:
+    """Return the metrics of a run's last validation, by name; none where it has not written them, or at another step.
+
+    Args:
+        run: folder of the run.
+        step: step of the checkpoint; None where it is not known.
+    """
     path = run / METRICS
-    return read_json(path) if path.is_file() else {}
+    saved: dict[str, Any] = read_json(path) if path.is_file() else {}
+    return saved if step in (None, saved.get("step", step)) else {}
 
 
-def metrics_of_values(run: Path, sizes: Sequence[str], name: str) -> list[dict[str, Any]]:
+def metrics_of_values(saved: Mapping[str, Any], sizes: Sequence[str], name: str) -> list[dict[str, Any]]:
     """Return a metric of a model of labels or numbers in its run's last validation, by its name."""
-    saved = saved_metrics(run)
     found = {size: saved[f"val/{name}_{size}"] for size in sizes if f"val/{name}_{size}" in saved}
     return [{"split": "val", "resolution": size, name: round(value, 6)} for size, value in found.items()]
 
 
-def dense_metrics(run: Path, sizes: Sequence[str]) -> list[dict[str, Any]]:
+def dense_metrics(saved: Mapping[str, Any], sizes: Sequence[str]) -> list[dict[str, Any]]:
     """Return the mIoU and the pixel accuracy of a dense model in its run's last validation."""
-    saved = saved_metrics(run)
     return [
         {"split": "val", "resolution": size, **dense_cells(saved[f"val/accuracy_{size}"], saved[f"val/miou_{size}"])}
         for size in sizes
