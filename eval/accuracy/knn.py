@@ -70,7 +70,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     def classify(trained: Trained, fitted: Features, found: Features, at: Size) -> tuple[Tensor, dict[str, Any]]:
         classes = classes_of([fitted, found])
         answers = knn(fitted, found.values, classes, options.k, options.temperature, device)
-        return answers, {"k": options.k, "temperature": options.temperature}
+        return answers, {"k": min(options.k, len(fitted.values)), "temperature": options.temperature}
 
     yield from measure(load_frozen(options), options, device, classify)
 

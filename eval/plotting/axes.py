@@ -153,13 +153,16 @@ def note_below(figure: Figure | SubFigure, text: str) -> None:
 def plain_logarithm(axis: Axis) -> None:
     """Label a logarithmic axis with plain numbers, and with enough of them where it spans less than a decade."""
     low, high = axis.get_view_interval()
+    if math.isclose(low, high):  # of one value: rounding alone would give the axis a width
+        low, high = low / 2, high * 2
+        (axis.axes.set_xlim if axis is axis.axes.xaxis else axis.axes.set_ylim)(low, high)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in STEPS:
         ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
         if len(ticks) >= 3:
             break
     if len(ticks) < 2:  # equal or nearly equal values lie between two ticks
-        ticks = [tick for tick in MaxNLocator(nbins=4).tick_values(low, high) if low <= tick <= high] or [low]
+        ticks = [tick for tick in MaxNLocator(nbins=4).tick_values(low, high) if low <= tick <= high]
     axis.set_major_locator(FixedLocator(ticks[:: math.ceil(len(ticks) / 8)]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain_number(value)))
     axis.set_minor_formatter(NullFormatter())

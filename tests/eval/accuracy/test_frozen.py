@@ -164,6 +164,8 @@ def test_images_of_the_training(tmp_path):
     main(["knn", str(run), "--train_images", "24", "--images", "8", "--k", "3"])
     (row,) = read(run / "results" / "knn.csv")[1]
     assert (row["training images"], row["images"], row["k"]) == ("24", "8", "3")
+    main(["knn", str(run), "--train_images", "12", "--images", "8"])  # fewer than the 20 of the default
+    assert read(run / "results" / "knn.csv")[1][0]["k"] == "12"
 
 
 def test_a_probe_of_a_model_without_validation_images(tmp_path, folder, capsys, monkeypatch):

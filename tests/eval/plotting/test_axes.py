@@ -59,12 +59,18 @@ def test_a_logarithmic_axis_has_ticks_however_short_it_is(low, high):
     assert sum(low <= tick <= high for tick in axis.get_yticks()) >= 2
 
 
-def test_a_logarithmic_axis_of_one_value_has_its_tick(monkeypatch):
-    """As one small model has at one size: matplotlib leaves limits that it cannot tell apart."""
-    axis = Figure().subplots().xaxis
-    monkeypatch.setattr(axis, "get_view_interval", lambda: (0.0004369, 0.0004369))
-    plain_logarithm(axis)
-    assert list(axis.get_major_locator()()) == [0.0004369]
+@pytest.mark.parametrize("value", [0.0004369, 65.01])
+def test_a_logarithmic_axis_of_one_value_has_a_width(value):
+    """As one model has at one size: with lines, matplotlib leaves limits that differ by rounding alone."""
+    axis = Figure().subplots()
+    axis.set(xscale="log")
+    axis.plot([value], [1])
+    axis.vlines([value], [0.5], [2])
+    axis.margins(x=0.08)
+    plain_logarithm(axis.xaxis)
+    low, high = axis.get_xlim()
+    assert low < 0.9 * value < 1.1 * value < high
+    assert sum(low <= tick <= high for tick in axis.get_xticks()) >= 2
 
 
 def test_lines_of_a_legend_have_equally_many_names():
