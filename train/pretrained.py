@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from performer_string import ViT, from_timm
-from performer_string.utils.files import write_aside
+from performer_string.utils.files import check_writable, write_aside
 from performer_string.utils.registry import nearest
 from train.command.suggesting_parser import SuggestingParser
 from train.data.sizes import Size
@@ -102,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", default="data/imagenet", help="folder of the images (default: %(default)s)")
     options = parser.parse_args(arguments)
     with one_message():
+        check_writable("--out", options.out)  # before a download
         from train.data.module import ImageData
 
         model, normal = open_model(options.name, options.weights, options.random)

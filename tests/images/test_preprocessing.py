@@ -55,6 +55,9 @@ def test_transform_of_grey_images_and_tensors():
         model.transform()(grey.expand(3, 8, 12))
     with pytest.raises(ValueError, match="patch"):
         model.transform(10)
+    for size in (0, -8, 8.0, "8"):
+        with pytest.raises(ValueError, match="a size is height and width in pixels"):
+            model.transform(size)
 
 
 @pytest.mark.parametrize("image", [np.zeros((8, 12, 3), np.uint8), "bird.jpg"], ids=["array", "path"])

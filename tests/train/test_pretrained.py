@@ -90,6 +90,10 @@ def test_a_download_that_fails(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         main(["test_vit", "--out", str(tmp_path)])
     assert "no network. Without a network, give a file of weights: --weights FILE." in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit):  # before a download
+        main(["test_vit", "--out", str(tmp_path / "file")])
+    assert f"--out {tmp_path / 'file'}: {tmp_path / 'file'} is not a folder that can be" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ def class_folders(root: Path, train: bool, download: bool, kind: type[ClassFolde
             above = [root / name for name in classes if sets_in(root / name)]  # `root` is too high or low
             if meant := above or ([root.parent] if root.name in sets_in(root.parent) else []):
                 raise FileNotFoundError(
-                    f"there is no folder {' or '.join(str(root / name) for name in names)}. Did you mean --data.root "
+                    f"there is no folder {' or '.join(str(root / name) for name in names)}. Did you mean "
                     f"{meant[0]}, which has {' and '.join(sets_in(meant[0]))}?"
                 )
             raise UnsplitFolderError(

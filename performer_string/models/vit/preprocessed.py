@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 from torch import Tensor
@@ -49,6 +50,8 @@ class Preprocessed:
                 f"its inputs by model.preprocessing.mean and .std, of pixels in [0, 1]."
             )
         size = patch_and_image(self.config.patch_size, self.config.image_size)[1] if size is None else size
-        size = (size,) * len(self.patch) if isinstance(size, int) else tuple(size)
+        size = tuple(size) if isinstance(size, Iterable) else (size,) * len(self.patch)
+        if not all(isinstance(side, Integral) and side > 0 for side in size):
+            raise ValueError(f"a size is height and width in pixels, or one number for both, not {size}.")
         patch_grid(size, self.patch)  # an error where a side is no whole number of patches
         return self.preprocessing.transform(size)

@@ -174,5 +174,5 @@ def test_sizes_that_are_no_squares(images, tmp_path, capsys):
 @pytest.mark.parametrize("level", ["", "here/train"])
 def test_a_root_one_level_too_high_or_too_low(images, tmp_path, level):
     images(train={"a": 2, "b": 2}, test={"a": 2, "b": 2})
-    with pytest.raises(FileNotFoundError, match=f"Did you mean --data.root {tmp_path / 'here'}, which has train and"):
+    with pytest.raises(FileNotFoundError, match=f"Did you mean {tmp_path / 'here'}, which has train and"):
         ImageData("folder", root=str(tmp_path / level)).setup()
