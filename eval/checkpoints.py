@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from eval.argument_types import WithoutRepetitions, task_option
-from eval.models import check_counted, check_head, check_same_answers, check_same_classes
+from eval.models import check_counted, check_head, check_same_answers, check_same_classes, check_views
 from eval.names import names_of
-from eval.report import MAJORITY, Row
+from eval.report import Row
 from eval.seeds import check_seeds, differing_keys
-from eval.values import values_row
+from eval.values import result_row
 from performer_string.models.files.paths import find_checkpoint
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import ONE, Size, ascending, image_size, views_of
 from train.data.tasks import change_task
-from train.intervals import accuracy_percent
 from train.runs.folder import CONFIG, METRICS, run_of
-from train.testing import count_right
+from train.testing import measure_images
 from train.utils.progress import progress
 from train.utils.ranges import at_least
 
@@ -131,6 +130,7 @@ def load_models(options: argparse.Namespace, head: str | None = "class", values:
             check_head(trained.classifier.vit, name, head)
         if not values:
             check_counted(trained.data.outputs, trained.path)
+        check_views(trained.data.outputs, options.views)
         say_unfinished(trained)
     check_same_answers(models)
     check_same_classes(models)
@@ -206,25 +206,6 @@ def check_same_images(models: Sequence[Trained], options: argparse.Namespace) ->
         sys.stderr.write(f"There are {first['images']} images, not {options.images}: all of them are taken.\n")
 
 
-def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> dict[str, Any]:
-    """Return an accuracy in % with its interval, the split, the majority baseline and the training resolution.
-
-    The accuracy and its interval are those of `accuracy_percent`.
-    """
-    return {
-        **accuracy_percent(right, total),
-        "split": split,
-        MAJORITY: round(100 * trained.data.majority_accuracy(split), 4),
-        "trained at": Size.of(trained.data.size),
-    }
-
-
-def accuracy_row(trained: Trained, size: Size, right: int, total: int, split: str) -> Row:
-    """Return the row of a model's accuracy at a resolution; arguments are as in `accuracy_columns`."""
-    row = {"model": trained.name, "resolution": size, "tokens": math.prod(trained.classifier.vit.grid(*size))}
-    return row | accuracy_columns(trained, right, total, split)
-
-
 def at_each_size(
     models: Sequence[Trained], options: argparse.Namespace, title: str = "models", only_lines: bool = True
 ) -> Iterator[tuple[Trained, Size]]:
@@ -242,10 +223,7 @@ def at_each_size(
 
 
 def accuracies(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    """Yield a row with the accuracy, or the metrics in its place, of each model at each resolution."""
+    """Yield a row with the accuracy, or the measures in its place, of each model at each resolution."""
     for trained, size in at_each_size(models, options):
-        if trained.data.outputs != "class":
-            yield values_row(trained, size, options, device)
-        else:
-            right, total = count_right(trained, size, options.split, options.images, device, views=options.views)
-            yield accuracy_row(trained, size, right, total, options.split) | options.views.column
+        results = measure_images(trained, size, options.split, options.images, device, views=options.views)
+        yield {**result_row(trained, size, results, options.split), **options.views.column}

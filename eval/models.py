@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from performer_string import Preprocessing, ViT
 from performer_string.models.files.paths import find_checkpoint
+from train.data.sizes import ONE, Views
 from train.utils.imports import naming_imports
 
 if TYPE_CHECKING:
@@ -71,9 +72,15 @@ def check_counted(outputs: str, path: object) -> None:
     """Raise a ValueError for a model that answers no class, and so cannot be counted as right or wrong."""
     if outputs != "class":
         raise ValueError(
-            f"{path} answers {outputs}, and this command is for one class of each image. Its own metric, at "
-            f"any size, is measured by python -m eval resolution."
+            f"{path} answers {outputs}, and this command is for one class of each image. Its own measures, at any "
+            f"size, are in python -m eval resolution, compare, ablation and cost."
         )
+
+
+def check_views(outputs: str, views: Views) -> None:
+    """Raise a ValueError for several views of each video with a model that answers no class."""
+    if outputs != "class" and views != ONE:
+        raise ValueError(f"--views {views}: the mean over views is of classes. Leave it out.")
 
 
 def check_same_answers(models: Sequence[Trained]) -> None:

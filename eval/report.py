@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 from tabulate import tabulate
 
-from eval.tables import cell_text, latex_table, markdown_cell, value_column
+from eval.columns import measures_of
+from eval.tables import cell_text, latex_table, markdown_cell
 from performer_string.utils.files import check_writable, read_text, write_aside
+from train.measures import Measure
 from train.runs.folder import run_of
 from train.utils.progress import progress, say_result
 
@@ -48,11 +50,7 @@ def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
     """Return the command, machine, versions and code revision of a result, one line each."""
     from train.runs.environment import code, machine, versions  # these need torch, but reading results does not
 
-    return [
-        command_line(arguments),
-        f"device: {machine(device)}; {versions()}",
-        f"code: {code()}",
-    ]
+    return [command_line(arguments), f"device: {machine(device)}; {versions()}", f"code: {code()}"]
 
 
 def comment(line: str) -> str:
@@ -221,11 +219,17 @@ def write_tables(
 
 
 def accuracy_title(rows: Sequence[Row]) -> str:
-    """Return the title of the column of names: `accuracy in % (test, 5x3 views)`, or `r2 (test)`."""
-    name = value_column(rows[0])
-    title = "accuracy in %" if name == "accuracy" else name
+    """Return the title of the column of names: `accuracy in % (test, 5x3 views)`, or `model (test)` of two measures."""
+    measures = measures_of(rows[0])
+    title = measures[0].label if len(measures) == 1 else "model"
     words = [*unique((row for row in rows if row.get("split")), "split"), *views_of(rows)]
     return f"{title} ({', '.join(words)})" if words else title
+
+
+def name_cells(rows: Sequence[Row], measure: Measure, name: str) -> dict[str, str]:
+    """Return the first cells of a line: the name of a model, and where rows have several measures, which it is of."""
+    of_several = len(measures_of(rows[0])) > 1
+    return {accuracy_title(rows): name, **({"measure": measure.label} if of_several else {})}
 
 
 def views_of(rows: Sequence[Row]) -> list[str]:

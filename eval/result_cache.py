@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = "performer_string"
 # The code that results depend on. Code that loads weights is left out, since the hash contains their values.
 OF_IMAGES = (
-    LIBRARY, "train/data", "train/testing.py", "train/utils/seeds.py", "eval/model_changes.py",
+    LIBRARY, "train/data", "train/metrics.py", "train/testing.py", "train/utils/seeds.py", "eval/model_changes.py",
     "eval/attention/token_interventions.py",
 )  # fmt: skip
 OF_COSTS = (LIBRARY, "train/inspection.py", "eval/accuracy/cost.py", "eval/speed/measure.py")
@@ -134,7 +134,7 @@ def image_results(
     weights: str,
     change: tuple[str, Intervention] | None = None,
 ) -> ImageResults:
-    """Return for each image whether it is classified correctly, and its loss, from the cache or measured now.
+    """Return the answer to each image and its loss, as `measure_images` does, from the cache or measured now.
 
     Args:
         trained: the model and its data.
@@ -164,11 +164,11 @@ def image_results(
     path = cache_of(trained.path) / f"images-{key}.npz"
     if known is not None and path.is_file() and not options.fresh:
         with suppress(*DAMAGED), np.load(path) as stored:
-            return ImageResults(torch.from_numpy(stored["right"]), torch.from_numpy(stored["loss"]))
+            return ImageResults(torch.from_numpy(stored["answers"]), torch.from_numpy(stored["loss"]))
     with changed(trained.classifier.vit, change[1]) if change else nullcontext():
         results = measure_images(trained, size, options.split, options.images, device, views=options.views)
     if known is not None:
-        keep(path, lambda partial: np.savez(partial, right=results.right.numpy(), loss=results.loss.numpy()))
+        keep(path, lambda partial: np.savez(partial, answers=results.answers.numpy(), loss=results.loss.numpy()))
     return results
 
 

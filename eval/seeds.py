@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from eval.columns import measure_of, measures_of
 from eval.report import Row
 from eval.statistics import student_interval
-from eval.tables import value_column
+from train.measures import ACCURACY
 
 MAY_DIFFER = {"seed", "root", "workers", "download", "resolutions"}  # settings in which seeds of one model may differ
-PERCENTAGE = (0.0, 100.0)
-# Least and highest value.
-RANGES = {"accuracy": PERCENTAGE, "mIoU": PERCENTAGE, "average_precision": (0.0, 1.0), "r2": (-math.inf, 1.0)}
 FEW = "With few seeds they are too short: other seeds can differ by more."  # of intervals by the bootstrap
 
 
@@ -67,8 +64,7 @@ def few_seeds(rows: Sequence[Row]) -> list[str]:
         return []
     from scipy.stats import t  # slow to import
 
-    name = value_column(rows[0])
-    named = "accuracies" if name == "accuracy" else name
+    named = " and ".join(measure.values for measure in measures_of(rows[0]))
     factors = " and ".join(f"{t.ppf(0.975, n - 1):.1f} with {n} seeds" for n in few)
     return [
         f"Intervals of {named} over seeds are Student's, of as many standard errors of the mean: {factors}. They "
@@ -79,28 +75,27 @@ def few_seeds(rows: Sequence[Row]) -> list[str]:
 def mean_over_seeds(rows: Sequence[Row]) -> list[Row]:
     """Return one row for the seeds of a model at each resolution, with their mean accuracy and its 95 % interval.
 
-    The interval is Student's over n seeds, mean +- t_(n-1) s / sqrt(n), cut off at 0 and 100 %, or at the ends of the
-    metric in place of the accuracy. It is the uncertainty
-    of the training, on these images; with three seeds t is 4.3. A model with one seed, or whose seeds are all alike,
-    keeps the interval over its images.
+    The interval is Student's over n seeds, mean +- t_(n-1) s / sqrt(n), cut off at 0 and 100 %, or at the ends of
+    another measure's range. It is the uncertainty of the training, on these images; with three seeds t is 4.3. A model
+    with one seed, or whose seeds are all alike, keeps the interval over its images.
 
     Args:
-        rows: rows with `model`, `resolution` in pixels, and `accuracy` (or the metric in its place), `low` and `high`.
+        rows: rows with `model`, `resolution` in pixels, and `accuracy` (or the main measure in its place; others are
+            left as they are), `low` and `high`.
     """
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         groups.setdefault((without_seed(row["model"]), row["resolution"]), []).append(row)
     means: list[Row] = []
-    name = value_column(rows[0]) if rows else "accuracy"
-    least, most = RANGES[name]
+    measure = measure_of(rows[0]) if rows else ACCURACY
     for (model, _), seeds in groups.items():
         if len(seeds) == 1:
             means.append(seeds[0])
             continue
-        mean, low, high = student_interval([row[name] for row in seeds])
+        mean, low, high = student_interval([row[measure.name] for row in seeds])
         if low == high:  # equal seeds are not more certain than one of them
             low, high = seeds[0]["low"], seeds[0]["high"]
         title = f"{model}, mean of {len(seeds)} seeds"
-        interval = {name: mean, "low": max(least, low), "high": min(most, high)}
+        interval = {measure.name: mean, "low": max(measure.least, low), "high": min(measure.most, high)}
         means.append({**seeds[0], "model": title, **interval})
     return means

@@ -2,8 +2,8 @@
 
 Which 95 % interval is used where (for users in docs/guides/evaluate.md):
 
-- accuracy of one seed: Wilson's over the images (`train.intervals.accuracy_percent`);
-- mean accuracy over seeds, and differences of `eval ablation`: Student's over the seeds (`student_interval`);
+- accuracy of one seed: Wilson's over the images, and other measures: the bootstrap (`train.measures.Measure.interval`);
+- mean over seeds, and differences of `eval ablation`: Student's over the seeds (`student_interval`);
 - differences of `eval compare`: the paired bootstrap over images and seeds (`paired_difference`);
 - cells of papers' tables: the bootstrap over images and seeds, as in LieRE (`mean_with_interval`).
 
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.intervals import bootstrap_interval
+from train.measures import percent
 
 
 def student_interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -36,31 +37,38 @@ def student_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def paired_difference(
-    model: Mapping[Any, NDArray[Any]], reference: Mapping[Any, NDArray[Any]]
+    model: Mapping[Any, NDArray[Any]],
+    reference: Mapping[Any, NDArray[Any]],
+    of: Callable[[NDArray[Any]], float] = percent,
 ) -> tuple[float, float, float]:
-    """Return the difference of two accuracies in points, and its 95 % interval by the paired bootstrap.
+    """Return the difference of a measure between two models, and its 95 % interval by the paired bootstrap.
 
     Images are resampled, each with the answers of both models. Several seeds are resampled too: in pairs where both
-    models have the same seeds, otherwise independently. The interval is too short for few seeds: three seeds have only
-    ten distinct resamples.
+    models have the same seeds, otherwise independently. The measure of several seeds is the mean over them. The
+    interval is too short for few seeds: three seeds have only ten distinct resamples.
 
     Args:
-        model, reference: whether each answer is right, [N], by seed, for the same images.
+        model, reference: answers to the same images by seed, [N, ...] each, as in `train.measures`.
+        of: function of the answers to the drawn images; by default the share of right ones, with differences in points.
 
     Raises:
         ValueError: different numbers of images.
     """
-    lengths = {len(right) for group in (model, reference) for right in group.values()}
+    lengths = {len(answers) for group in (model, reference) for answers in group.values()}
     if len(lengths) != 1:
         raise ValueError(f"a paired difference needs the same images; there are {sorted(lengths)} of them.")
     paired = model.keys() == reference.keys()
-    ours = 100.0 * np.stack(list(model.values())).astype(float)
-    theirs = 100.0 * np.stack([reference[seed] for seed in (model if paired else reference)]).astype(float)
+    ours = np.stack(list(model.values()))
+    theirs = np.stack([reference[seed] for seed in (model if paired else reference)])
+
+    def mean(seeds: NDArray[Any]) -> float:
+        return statistics.fmean(of(answers) for answers in seeds)
+
     if paired or len(model) == len(reference) == 1:
-        return mean_with_interval(ours - theirs)
+        return statistic_with_interval(lambda one, other: mean(one) - mean(other), [ours, theirs])
 
     def difference(images: NDArray[np.int64], seeds: NDArray[np.int64], other_seeds: NDArray[np.int64]) -> float:
-        return float(ours[np.ix_(seeds, images)].mean() - theirs[np.ix_(other_seeds, images)].mean())
+        return mean(ours[np.ix_(seeds, images)]) - mean(theirs[np.ix_(other_seeds, images)])
 
     return bootstrap_interval(difference, ours.shape[1], len(ours), len(theirs))
 
@@ -79,15 +87,15 @@ def mean_with_interval(values: NDArray[np.float64]) -> tuple[float, float, float
 
 
 def statistic_with_interval(
-    statistic: Callable[..., float], groups: Sequence[NDArray[np.float64]]
+    statistic: Callable[..., float], groups: Sequence[NDArray[Any]]
 ) -> tuple[float, float, float]:
     """Return a statistic and its interval, as `mean_with_interval` does, with the same resamples for all groups.
 
     Args:
         statistic: function of the resampled groups.
-        groups: arrays [seeds, images] of the same seeds and images, for example before and after a change.
+        groups: arrays [seeds, images, ...] of the same seeds and images, for example before and after a change.
     """
-    seeds, images = groups[0].shape
+    seeds, images = groups[0].shape[:2]
 
     def drawn(images_drawn: NDArray[np.int64], seeds_drawn: NDArray[np.int64]) -> float:
         return statistic(*(group[np.ix_(seeds_drawn, images_drawn)] for group in groups))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from train.targets import IN_PLACE_OF_ACCURACY
+from eval.columns import by_measure, measure_of
 
 NUMBER = r"[-+]?\d+(?:\.\d+)?"
 INTERVAL = re.compile(rf"^({NUMBER}) \(({NUMBER})(?: to |-)({NUMBER})\)$")
@@ -79,8 +79,8 @@ ACCURACY_LINE = line_of(("model", "resolution"), "accuracy")
 
 
 def value_column(row: Mapping[str, Any]) -> str:
-    """Return the column of a row's result: `accuracy`, or the metric in its place."""
-    return next((name for name in (*IN_PLACE_OF_ACCURACY.values(), "mIoU") if name in row), "accuracy")
+    """Return the column of a row's result: `accuracy`, or the measure in its place."""
+    return measure_of(row).name
 
 
 def with_unit(name: str) -> str:
@@ -89,11 +89,12 @@ def with_unit(name: str) -> str:
 
 
 def result_line(row: Mapping[str, Any]) -> str:
-    """Describe a row of `eval resolution` in a line."""
-    name = value_column(row)
-    if name == "accuracy":
-        return ACCURACY_LINE(row)
-    return f"{row['model']}, {row['resolution']} px: {name} {row[name]:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+    """Describe a row of `eval resolution` in a line, with each of its measures."""
+    shown = []
+    for measure, (own,) in by_measure([row]).items():
+        value, low, high = (f"{own[end]:.{max(2, measure.digits)}f}" for end in (measure.name, "low", "high"))
+        shown.append(f"{measure.name} {f'{value} {measure.unit}'.strip()} ({low} to {high})")
+    return f"{row['model']}, {row['resolution']} px: {', '.join(shown)}"
 
 
 def distances(value: str, low: str, high: str) -> tuple[str, str | None]:

@@ -1,32 +1,54 @@
-"""The row of a model that answers labels or numbers, with its metrics in place of an accuracy."""
+"""The row of a model's results on images of one size: its accuracy, or the measures of labels or numbers."""
 
 from __future__ import annotations
 
-import argparse
 import math
 from typing import Any
 
-import torch
-
-from eval.report import Row
+from eval.columns import columns_of
+from eval.report import MAJORITY, Row
 from train.checkpoint import Trained
-from train.data.sizes import ONE, Size
-from train.testing import measure_values
+from train.data.sizes import Size
+from train.intervals import accuracy_percent
+from train.measures import MEASURES
+from train.testing import ImageResults
 
 
-def values_row(trained: Trained, size: Size, options: argparse.Namespace, device: torch.device) -> Row:
-    """Return the row of a model of labels or numbers at a resolution: its metrics with their intervals.
+def result_row(trained: Trained, size: Size, results: ImageResults, split: str) -> Row:
+    """Return the row of a model's results at a resolution: its measures with their intervals over images.
 
-    Raises:
-        ValueError: several views of each video, of which only classes have a mean.
+    Args:
+        trained: the model and its data.
+        size: size of the images in pixels.
+        results: results of each image.
+        split: split of the images.
     """
-    if options.views != ONE:
-        raise ValueError(f"--views {options.views}: the mean over views is of classes. Leave it out.")
-    found, total = measure_values(trained, size, options.split, options.images, device)
-    cells: dict[str, Any] = {}
-    for name, (value, low, high) in found.items():
-        prefix = f"{name} " if cells else ""
-        ends = {name: value, f"{prefix}low": low, f"{prefix}high": high}
-        cells |= {column: round(each, 6) for column, each in ends.items()}
-    row = {"model": trained.name, "resolution": size, "tokens": math.prod(trained.classifier.vit.grid(*size))}
-    return row | cells | {"images": total, "split": options.split, "trained at": Size.of(trained.data.size)}
+    answers, cells = results.answers.numpy(), dict[str, float]()
+    for measure in MEASURES[trained.data.outputs]:
+        cells |= columns_of(measure, dict(zip((measure.name, "low", "high"), measure.interval(answers), strict=True)))
+    return place(trained, size) | cells | {"images": len(answers), **origin(trained, split)}
+
+
+def accuracy_row(trained: Trained, size: Size, right: int, total: int, split: str) -> Row:
+    """Return the row of a model's accuracy at a resolution; arguments are as in `accuracy_columns`."""
+    return place(trained, size) | accuracy_columns(trained, right, total, split)
+
+
+def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> dict[str, Any]:
+    """Return an accuracy in % with its interval, the split, the majority baseline and the training resolution.
+
+    The accuracy and its interval are those of `accuracy_percent`.
+    """
+    return accuracy_percent(right, total) | origin(trained, split)
+
+
+def place(trained: Trained, size: Size) -> dict[str, Any]:
+    """Return the columns of a model and a resolution."""
+    return {"model": trained.name, "resolution": size, "tokens": math.prod(trained.classifier.vit.grid(*size))}
+
+
+def origin(trained: Trained, split: str) -> dict[str, Any]:
+    """Return the split, the majority baseline in % where answers are classes, and the training resolution."""
+    classes = trained.data.outputs == "class"
+    baseline = {MAJORITY: round(100 * trained.data.majority_accuracy(split), 4)} if classes else {}
+    return {"split": split, **baseline, "trained at": Size.of(trained.data.size)}

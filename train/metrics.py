@@ -2,65 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import MeanAbsoluteError, Metric, R2Score
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex, MultilabelAveragePrecision
-from torchmetrics.functional import mean_absolute_error, r2_score
-from torchmetrics.functional.classification import multilabel_average_precision
 
 from train.data.unlabelled import IGNORED
-from train.intervals import bootstrap_interval
-
-
-class Measure(NamedTuple):
-    """A metric of all images together.
-
-    Attributes:
-        of: function of the outputs and targets, each [N, n].
-        higher: whether a higher value is better.
-    """
-
-    of: Callable[[Tensor, Tensor], Tensor]
-    higher: bool
-
-
-def average_precision(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the average precision, the mean over labels."""
-    return multilabel_average_precision(logits, labels.round().long(), logits.shape[-1], validate_args=False)
-
-
-# The metrics of each kind of outputs, the main one of `targets.best_by` first.
-MEASURES: dict[str, dict[str, Measure]] = {
-    "labels": {"average_precision": Measure(average_precision, higher=True)},
-    "numbers": {"r2": Measure(r2_score, higher=True), "mae": Measure(mean_absolute_error, higher=False)},
-}
-
-
-def with_intervals(kind: str, outputs: Tensor, targets: Tensor) -> dict[str, tuple[float, float, float]]:
-    """Return the metrics of labels or numbers, each with its 95 % interval by the bootstrap over images.
-
-    Args:
-        kind: what the model answers, `labels` or `numbers`.
-        outputs, targets: outputs of the model and targets of the images, [N, n] each.
-    """
-
-    def interval(measure: Measure) -> tuple[float, float, float]:
-        def drawn(images: np.ndarray[Any, np.dtype[np.int64]]) -> float:
-            chosen = torch.from_numpy(images)
-            return float(measure.of(outputs[chosen], targets[chosen]))
-
-        return bootstrap_interval(drawn, len(outputs))
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="No positive samples")  # of a label in a resample
-        return {name: interval(measure) for name, measure in MEASURES[kind].items()}
 
 
 def mean_iou(classes: int) -> MulticlassJaccardIndex:
@@ -110,3 +60,8 @@ def plain_losses(outputs: str, logits: Tensor, targets: Tensor) -> Tensor:
     if outputs == "numbers":
         return F.mse_loss(logits, targets, reduction="none").mean(-1)
     return F.cross_entropy(logits, targets, reduction="none")
+
+
+def answers(outputs: str, logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the answers to images as `train.measures` has them: whether they are right, or outputs and targets."""
+    return logits.argmax(-1) == targets if outputs == "class" else torch.stack([logits, targets], 1)

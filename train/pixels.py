@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import torch
 from torch import Tensor
 
 from train.checkpoint import Trained
 from train.data.sizes import Size
 from train.data.unlabelled import IGNORED
-from train.intervals import bootstrap_interval
+from train.measures import MIOU
 from train.testing import batches
 
 FEWEST = 8  # least images of each size to measure, where there are enough
@@ -54,10 +51,7 @@ def mean_iou_with_interval(counts: Tensor) -> tuple[float, float, float]:
     if not len(counts):
         raise ValueError("no pixel of these images has a class, so that there is nothing to measure.")
 
-    def mean_iou(images: np.ndarray[Any, np.dtype[np.int64]]) -> float:
-        return 100 * float(iou_of(counts[torch.from_numpy(images)].sum(0)).mean())
-
-    return bootstrap_interval(mean_iou, len(counts))
+    return MIOU.interval(counts.numpy())
 
 
 def image_count(trained: Trained, size: Size, split: str, wanted: int) -> int:

@@ -24,6 +24,7 @@ from train.checkpoint_file import read_checkpoint
 from train.data.module import ImageData
 from train.data.sizes import Size
 from train.data.tasks import TASKS
+from train.measures import MEASURES
 from train.pixels import confusions, mean_iou_with_interval
 from train.runs.environment import code, machine, versions
 from train.runs.folder import BEST, CHECKPOINTS, LAST, run_of
@@ -38,7 +39,7 @@ from train.runs.recorded import (
     unfinished,
     validated_metrics,
 )
-from train.testing import count_right, measure_values
+from train.testing import count_right, measure_images
 
 
 def choose(run: Path, best: bool) -> tuple[Path, Path]:
@@ -89,10 +90,12 @@ def measure(trained: Trained, options: argparse.Namespace, device: torch.device)
             print(f"{size} px: mIoU {mean:.1f} % ({low:.1f}-{high:.1f}) of {len(counts)} images", flush=True)
             continue
         if data.outputs != "class":
-            found, total = measure_values(trained, size, "test", options.images, device, f"test at {size}")
-            for name, value in found.items():
-                metrics.append({**row, **interval_cells(name, value), "images": total})
-                print(f"{size} px: {name} {value[0]:.4g} ({value[1]:.4g}-{value[2]:.4g}) of {total} images", flush=True)
+            answers = measure_images(trained, size, "test", options.images, device, f"test at {size}").answers.numpy()
+            for measure in MEASURES[data.outputs]:
+                value, low, high = measure.interval(answers)
+                metrics.append({**row, **interval_cells(measure.name, (value, low, high)), "images": len(answers)})
+                text = f"{measure.name} {value:.4g} ({low:.4g}-{high:.4g})"
+                print(f"{size} px: {text} of {len(answers)} images", flush=True)
             continue
         correct, total = count_right(trained, size, "test", options.images, device, f"test at {size}")
         row |= accuracy(correct / total, total)

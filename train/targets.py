@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from train.measures import MEASURES
+
 if TYPE_CHECKING:  # these import torch, and reports of runs need the names alone
     from train.distill import DistillationConfig
     from train.loss import LossConfig
     from train.optim import OptimConfig
 
 LOSSES_OF = {"class": ("cross-entropy", "bce", "focal"), "labels": ("bce", "focal"), "numbers": ("squared-error",)}
-IN_PLACE_OF_ACCURACY = {"labels": "average_precision", "numbers": "r2"}  # names of metrics
+IN_PLACE_OF_ACCURACY = {kind: MEASURES[kind][0].name for kind in ("labels", "numbers")}
 
 
 def best_by(outputs: str, head: str) -> str:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from performer_string import ViT
 from performer_string.models.vit.packing import drops_blank_patches
@@ -70,12 +69,20 @@ class ImageResults(NamedTuple):
     """Results of a model for each image, or for each video by the mean over its views.
 
     Attributes:
-        right: whether the most probable class is right, bool [N].
-        loss: cross-entropy of each image, [N].
+        answers: whether the most probable class is right, bool [N]; or the outputs with the targets, [N, 2, n], of a
+            model of n labels or numbers.
+        loss: cross-entropy of each image, [N], or as `train.metrics.plain_losses` has it.
     """
 
-    right: Tensor
+    answers: Tensor
     loss: Tensor
+
+    @property
+    def right(self) -> Tensor:
+        """Whether the most probable class is right, bool [N]; labels and numbers raise a ValueError."""
+        if self.answers.dtype != torch.bool:
+            raise ValueError("labels and numbers are not right or wrong: a measure of train.measures takes `answers`.")
+        return self.answers
 
 
 @torch.inference_mode()
@@ -83,34 +90,19 @@ def measure_images(
     trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = "", views: Views = ONE
 ) -> ImageResults:
     """Return the results of a model for each image of a size; arguments are those of `batches`."""
-    vit = trained.classifier.vit.to(device)
-    right, loss = array("b"), array("f")  # tensors for each batch would fragment the memory
+    from train.metrics import answers, plain_losses  # it imports torchmetrics, which takes long
+
+    vit, kind = trained.classifier.vit.to(device), trained.data.outputs
+    found, loss = array("f"), array("f")  # tensors for each batch would fragment the memory
+    shape, of_type = torch.Size(), torch.bool
     with vit.cached():
         for images, targets in batches(trained, size, split, number, device, title, views):
             logits = mean_over_views(compute_outputs(vit, images), views)
-            right.extend((logits.argmax(-1) == targets).tolist())
-            loss.extend(F.cross_entropy(logits, targets, reduction="none").tolist())
-    return ImageResults(torch.tensor(right, dtype=torch.bool), torch.tensor(loss, dtype=torch.float32))
-
-
-@torch.inference_mode()
-def measure_values(
-    trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = ""
-) -> tuple[dict[str, tuple[float, float, float]], int]:
-    """Return the metrics of a model of labels or numbers with their 95 % intervals by name, and the number of images.
-
-    Args:
-        trained, size, split, number, device, title: arguments as in `batches`.
-    """
-    from train.metrics import with_intervals  # it imports torchmetrics, which takes long
-
-    vit, outputs, targets = trained.classifier.vit.to(device), list[Tensor](), list[Tensor]()
-    with vit.cached():
-        for images, of_images in batches(trained, size, split, number, device, title):
-            outputs.append(compute_outputs(vit, images))
-            targets.append(of_images)
-    found = with_intervals(trained.data.outputs, torch.cat(outputs), torch.cat(targets))
-    return found, sum(map(len, targets))
+            of_batch = answers(kind, logits, targets)
+            shape, of_type = of_batch.shape[1:], of_batch.dtype
+            found.extend(of_batch.flatten().tolist())
+            loss.extend(plain_losses(kind, logits, targets).tolist())
+    return ImageResults(torch.tensor(found).reshape(-1, *shape).to(of_type), torch.tensor(loss))
 
 
 def count_right(

@@ -4,7 +4,7 @@ The difference of a changed model to the baseline is taken seed by seed, at the 
 over the seeds. A seed decides the initial weights, the order and augmentation of the images, and the random features.
 
 Columns: those of `eval resolution`, `reference` (name of the baseline recipe) and `difference` (percentage points to
-the reference of the same seed).
+the reference of the same seed; or the difference of `average_precision` or `r2`, and then `mae difference`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import torch
 from eval import checkpoints
 from eval.accuracy import resolution
 from eval.accuracy.reports import ABLATION
+from eval.columns import columns_of, measures_of
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.seeds import seed_of, without_seed
-from eval.tables import ACCURACY_LINE
+from eval.tables import result_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield the rows of `eval resolution`, with the difference to the reference of the same seed."""
-    models = checkpoints.load_models(options)
+    models = checkpoints.load_models(options, values=True)
     names = [trained.name for trained in models]
     seeds = {seed_of(name) for name in names if without_seed(name) == options.reference}
     without_reference = [name for name in names if seed_of(name) not in seeds]
@@ -44,11 +45,13 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             f"--reference which of {known} the others differ from."
         )
     models.sort(key=lambda trained: without_seed(trained.name) != options.reference)  # the reference comes first
-    references: dict[tuple[int | None, int], float] = {}
+    references: dict[tuple[int | None, int], Row] = {}
     for row in checkpoints.accuracies(models, options, device):
-        reference = references.setdefault((seed_of(row["model"]), row["resolution"]), row["accuracy"])
-        difference = row["accuracy"] - reference
-        yield {**row, "reference": options.reference, "difference": round(difference, 4)}
+        reference = references.setdefault((seed_of(row["model"]), row["resolution"]), row)
+        differences: dict[str, float] = {}
+        for measure in measures_of(row):
+            differences |= columns_of(measure, {"difference": row[measure.name] - reference[measure.name]})
+        yield {**row, "reference": options.reference, **differences}
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, ABLATION, line=ACCURACY_LINE)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, ABLATION, line=result_line)

@@ -11,13 +11,18 @@ inference of one image), `training images/s` (median) and `training peak MiB` (a
 --target) and `seconds to target` (of training until a validation at the training resolution reached it), `validations`
 (accuracy at the training resolution as step:%, counted from 1, in the first row of each model); with `--views` of
 videos `views`, of which loss and accuracy are. What was not recorded is empty.
+
+Models of several labels have `average_precision` in place of the accuracy, and those of numbers `r2`, with intervals by
+the bootstrap over images, and in `loss` the binary cross-entropy or the squared error. Those of numbers have `mae` too,
+with `mae low`, `mae high`, `mae difference`, `mae difference low` and `mae difference high`; a lower error is better.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,36 +30,42 @@ import torch
 from eval import checkpoints
 from eval.accuracy.compare_report import SHOWN
 from eval.accuracy.cost import inference
+from eval.columns import columns_of
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.result_cache import image_results, kept_values, modules_digest, weights_digest
 from eval.seeds import seed_of, without_seed
 from eval.speed.measure import gigamacs, million_parameters, peak_bytes
 from eval.statistics import paired_difference
-from eval.tables import ACCURACY_LINE
+from eval.tables import result_line
 from eval.training_log import has_log, read_log, seconds_to
+from eval.values import result_row
 from performer_string import fold
 from train.checkpoint import Trained
 from train.data.sizes import Size
+from train.measures import MEASURES, Answers, Measure
 from train.runs.environment import machine
 from train.runs.folder import run_of
 from train.testing import ImageResults
 from train.utils.progress import progress, say_result
+
+DIFFERENCE = ("difference", "difference low", "difference high")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval compare`."""
     checkpoints.add_arguments(parser, views=True)
     parser.add_argument("--reference", help="run that differences are taken to, without -seedN (default: the first)")
-    parser.add_argument("--target", type=float, help="validation accuracy in %%; the time to reach it is a column")
+    target = "validation accuracy in %%, average precision or r2; the time to reach it is a column"
+    parser.add_argument("--target", type=float, help=target)
     parser.add_argument("--fresh", action="store_true", help="measure again what was measured before")
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each model and resolution."""
-    if options.target is not None and not 0 < options.target <= 100:
-        raise ValueError(f"--target is an accuracy in %, above 0 and at most 100, not {options.target:g}.")
-    models = checkpoints.load_models(options)
+    models = checkpoints.load_models(options, values=True)
+    measures = MEASURES[models[0].data.outputs]
+    check_target(options.target, measures[0])
     names = [trained.name for trained in models]
     groups = list(dict.fromkeys(map(without_seed, names)))
     reference = without_seed(options.reference or names[0])
@@ -62,23 +73,26 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         raise ValueError(f"--reference {options.reference}: there is none among {', '.join(groups)}.")
     digests = {trained.name: weights_digest(trained) for trained in models}
     results: dict[tuple[str, Size], ImageResults] = {}
+    rows: dict[tuple[str, Size], Row] = {}
     for trained, size in checkpoints.at_each_size(models, options, only_lines=False):
-        found = results[trained.name, size] = image_results(trained, size, options, device, digests[trained.name])
-        say_result(ACCURACY_LINE(accuracy_of(trained, size, found, options)))
+        key = trained.name, size
+        results[key] = image_results(trained, size, options, device, digests[trained.name])
+        rows[key] = result_row(trained, size, results[key], options.split)
+        say_result(result_line(rows[key]))
+    answers = {key: each.answers.numpy() for key, each in results.items()}
     differences = {
-        (group, size): paired_difference(right_by_seed(results, group, size), right_by_seed(results, reference, size))
+        (group, size): differences_of(measures, by_seed(answers, group, size), by_seed(answers, reference, size))
         for group in groups
         for size in options.resolutions
     }
     for trained in progress(models, "cost", only_lines=True):
-        training = of_training(trained, options.target)
+        training = of_training(trained, options.target, measures[0])
         for size in options.resolutions:
-            mean, low, high = differences[without_seed(trained.name), size]
             yield {
-                **accuracy_of(trained, size, results[trained.name, size], options),
+                **rows[trained.name, size],
                 "loss": round(float(results[trained.name, size].loss.mean()), 5),
                 "reference": reference,
-                **{"difference": round(mean, 4), "difference low": round(low, 4), "difference high": round(high, 4)},
+                **differences[without_seed(trained.name), size],
                 **of_inference(trained, size, device, options),
                 **training,
                 "validations": training["validations"] if size == options.resolutions[0] else "",
@@ -86,18 +100,33 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             }
 
 
-def accuracy_of(trained: Trained, size: Size, found: ImageResults, options: argparse.Namespace) -> Row:
-    """Return the columns of a model's accuracy at a size."""
-    return checkpoints.accuracy_row(trained, size, int(found.right.sum()), len(found.right), options.split)
+def check_target(target: float | None, measure: Measure) -> None:
+    """Raise a ValueError for a target that no model can reach, or any."""
+    if target is None or measure.least < target <= measure.most:
+        return
+    above = f"above {measure.least:g} and " if measure.least > -math.inf else ""
+    raise ValueError(f"--target is an {measure.title}, {above}at most {measure.most:g}, not {target:g}.")
 
 
-def right_by_seed(results: Mapping[tuple[str, Size], Any], group: str, size: Size) -> dict[int | None, Any]:
-    """Return for each seed of a model whether it classifies each image correctly, [N]."""
-    return {
-        seed_of(name): result.right.numpy()
-        for (name, at), result in results.items()
-        if at == size and without_seed(name) == group
-    }
+def by_seed(answers: Mapping[tuple[str, Size], Answers], group: str, size: Size) -> dict[int | None, Answers]:
+    """Return the answers of each seed of a model to the images of a size."""
+    return {seed_of(name): each for (name, at), each in answers.items() if at == size and without_seed(name) == group}
+
+
+def differences_of(
+    measures: Sequence[Measure], ours: Mapping[Any, Answers], theirs: Mapping[Any, Answers]
+) -> dict[str, float]:
+    """Return the columns of the differences of two models: of each measure, with their intervals.
+
+    Args:
+        measures: the measures.
+        ours, theirs: answers of a model and of the reference to the same images, by seed.
+    """
+    columns: dict[str, float] = {}
+    for measure in measures:
+        values = zip(DIFFERENCE, paired_difference(ours, theirs, measure.of), strict=True)
+        columns |= columns_of(measure, dict(values))
+    return columns
 
 
 def of_inference(trained: Trained, size: Size, device: torch.device, options: argparse.Namespace) -> Row:
@@ -115,21 +144,21 @@ def of_inference(trained: Trained, size: Size, device: torch.device, options: ar
     return {"parameters (M)": parameters, **kept_values(trained, settings, options.fresh, measure)}
 
 
-def of_training(trained: Trained, target: float | None) -> dict[str, Any]:
-    """Return the logged throughput, memory and validations of a run, and the time to a target accuracy in %."""
+def of_training(trained: Trained, target: float | None, measure: Measure) -> dict[str, Any]:
+    """Return the logged throughput, memory and validations of a run, and the time to a target of a measure."""
     run = run_of(trained.path.absolute())
     logged = read_log(run) if run is not None and has_log(run) else {}
-    speed, memory, accuracy = (
-        logged.get(tag) for tag in ("train/images_per_second", "train/peak_memory_mib", "val/accuracy")
+    speed, memory, validated = (
+        logged.get(tag) for tag in ("train/images_per_second", "train/peak_memory_mib", f"val/{measure.name}")
     )
-    seconds = None if accuracy is None or target is None else seconds_to(accuracy, target / 100)
-    points = [] if accuracy is None else zip(accuracy.steps, accuracy.values, strict=True)  # steps from 0
+    seconds = None if validated is None or target is None else seconds_to(validated, target / measure.scale)
+    points = [] if validated is None else zip(validated.steps, validated.values, strict=True)  # steps from 0
     return {
         "training images/s": float(f"{statistics.median(speed.values):.4g}") if speed else "",
         "training peak MiB": round(max(memory.values), 1) if memory else "",
         "target": "" if target is None else target,
         "seconds to target": "" if seconds is None else round(seconds, 1),
-        "validations": " ".join(f"{step + 1}:{100 * value:.5g}" for step, value in points),
+        "validations": " ".join(f"{step + 1}:{measure.scale * value:.5g}" for step, value in points),
     }
 
 

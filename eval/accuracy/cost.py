@@ -4,7 +4,8 @@ Times are of folded inference, all models in turn, round after round.
 
 Columns: `model`, `resolution` (pixels), `tokens`, `parameters (M)`, `GMACs`, `ms` and `images/s` (median of the rounds,
 for one image), `relative to the first` (time over that of the first model in the same round), `peak MiB` (of a batch),
-`accuracy`, `low` and `high` (%), `images`, `split`, `majority baseline` (%), `trained at` (pixels). GMACs are 1e9
+`accuracy`, `low` and `high` (%), `images`, `split`, `majority baseline` (%), `trained at` (pixels). Models of labels or
+numbers have the measures of `eval resolution` in place of the accuracy. GMACs are 1e9
 multiplications with an addition in matrix products, convolutions and attention, of one image on a CPU; papers on ViTs
 call them FLOPs.
 """
@@ -22,7 +23,7 @@ from torch import Tensor
 from eval import checkpoints
 from eval.accuracy.cost_report import SHOWN
 from eval.evaluations import Evaluation
-from eval.report import MAJORITY, Row
+from eval.report import Row
 from eval.speed.measure import (
     CachedCall,
     add_rounds,
@@ -32,11 +33,13 @@ from eval.speed.measure import (
     peak_bytes,
     time_in_turn,
 )
-from eval.tables import ACCURACY_LINE, line_of
+from eval.tables import line_of, result_line
 from performer_string import ViT, fold
 from train.data.sizes import Size
 from train.utils.progress import progress, say_result
 from train.utils.ranges import at_least
+
+PLACE = ("model", "resolution", "tokens")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,11 +57,11 @@ def inference(vit: ViT, size: Size, count: int, device: torch.device) -> CachedC
 @torch.inference_mode()
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each resolution and model."""
-    models = checkpoints.load_models(options)
+    models = checkpoints.load_models(options, values=True)
     accuracies: dict[tuple[str, Size], Row] = {}
     for row in checkpoints.accuracies(models, options, device):
         accuracies[row["model"], row["resolution"]] = row
-        say_result(ACCURACY_LINE(row))
+        say_result(result_line(row))
     batch = options.batch_size
     operations: dict[tuple[str, Size], float] = {}
     folded: dict[str, ViT] = {}
@@ -76,16 +79,14 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             accuracy = accuracies[name, size]
             median = statistics.median(times[name]) / batch
             yield {
-                **{key: accuracy[key] for key in ("model", "resolution", "tokens")},
+                **{key: accuracy[key] for key in PLACE},
                 "parameters (M)": million_parameters(trained.classifier.vit),
                 "GMACs": operations[name, size],
                 "ms": float(f"{1000 * median:.4g}"),
                 "images/s": float(f"{1 / median:.4g}"),
                 "relative to the first": round(median_ratio(times[name], times[first]), 3),
                 "peak MiB": round(peak_bytes(calls[name], device) / 2**20, 2),
-                **{
-                    key: accuracy[key] for key in ("accuracy", "low", "high", "images", "split", MAJORITY, "trained at")
-                },
+                **{key: cell for key, cell in accuracy.items() if key not in PLACE},
             }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from eval.columns import by_measure, interval_text
 from eval.evaluations import Shown
 from eval.plotting.accuracy import note_of
 from eval.plotting.accuracy_scale import AccuracyScale
@@ -14,24 +15,34 @@ from eval.plotting.style import line_styles, panels
 from eval.report import Row, accuracy_title, select, unique
 from eval.seeds import mean_over_seeds, without_seed
 from eval.tables import with_units
-
-ACCURACY = ("accuracy", "low", "high")
+from train.measures import Measure
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a row for each model and resolution, averaged over seeds, with the cost of the first seed."""
+    """Return a row for each model and resolution, averaged over seeds, with the cost of the first seed.
+
+    Of several measures the table has the main one.
+    """
+    measure, of_measure = main_measure(rows)
+    left_out = (measure.name, "low", "high", "trained at", "split")
     lines = [
         {
-            **{key: value for key, value in row.items() if key not in (*ACCURACY, "trained at", "split")},
-            accuracy_title(rows): f"{row['accuracy']:.1f} ({row['low']:.1f}-{row['high']:.1f})",
+            **{key: value for key, value in row.items() if key not in left_out},
+            accuracy_title(of_measure): interval_text(row),
         }
-        for row in mean_over_seeds(rows)
+        for row in mean_over_seeds(of_measure)
     ]
     return [*with_units(lines)]
 
 
+def main_measure(rows: Sequence[Row]) -> tuple[Measure, list[Row]]:
+    """Return the main measure of rows, and the rows without the columns of others."""
+    return next(iter(by_measure(rows).items()))
+
+
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw accuracy over time and over operations, a curve through the resolutions of each model."""
+    measure, rows = main_measure(rows)
     means = mean_over_seeds(rows)
     models = list(dict.fromkeys(without_seed(row["model"]) for row in rows))
     figure, axes = panels(2, height=2.8, sharey=True)
@@ -41,7 +52,7 @@ def plot(rows: Sequence[Row]) -> Figure:
         axis.set(xscale="log", xlabel=title)
         for (model, style), name in zip(line_styles(models).items(), unique(means, "model"), strict=True):
             curve = sorted(select(means, model=name), key=lambda row: row["tokens"])
-            x, y = [row[quantity] for row in curve], scale.values(curve, "accuracy")
+            x, y = [row[quantity] for row in curve], scale.values(curve, measure.name)
             ends = zip(scale.values(curve, "low"), scale.values(curve, "high"), strict=True)
             axis.plot(x, y, label=model, **style)
             axis.vlines(x, *zip(*map(sorted, ends), strict=True), color=style["color"], linewidth=0.8)

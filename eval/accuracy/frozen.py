@@ -16,6 +16,7 @@ from eval import checkpoints
 from eval.models import load_model, preprocessing_of
 from eval.names import names_of
 from eval.report import Row
+from eval.values import accuracy_row
 from performer_string import ViT
 from performer_string.models.config import patch_and_image
 from train.checkpoint import Trained, load_trained
@@ -143,7 +144,7 @@ def measure(
             found = features_at(trained, size, options.split, options.images, device)
             answers, columns = classify(trained, fitted[at], found, at)
             right = int((answers == found.labels).sum())
-            row = checkpoints.accuracy_row(trained, size, right, len(found.labels), options.split)
+            row = accuracy_row(trained, size, right, len(found.labels), options.split)
             yield {
                 **row,
                 "features": found.values.shape[1],

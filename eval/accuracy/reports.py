@@ -7,33 +7,33 @@ from dataclasses import replace
 
 from matplotlib.figure import Figure
 
+from eval.columns import by_measure, difference_text, interval_text
 from eval.evaluations import Shown
 from eval.plotting.accuracy import accuracy_dots, accuracy_figure, group_by_model
-from eval.report import MAJORITY, Row, accuracy_title, select, unique
+from eval.report import MAJORITY, Row, accuracy_title, name_cells, select, unique
 from eval.seeds import few_seeds, mean_over_seeds, without_seed
 from eval.statistics import student_interval
-from eval.tables import value_column
 from train.data.sizes import Size, ascending
+from train.measures import Measure
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a row for each model, averaged over its seeds, with a column for each resolution.
+    """Return a row for each measure and model, averaged over its seeds, with a column for each resolution.
 
     The baseline of accuracies is last.
     """
-    rows = mean_over_seeds(rows)
-    sizes, name = ascending(row["resolution"] for row in rows), value_column(rows[0])
-    form = "{:.1f} ({:.1f}-{:.1f})" if name == "accuracy" else "{:.3f} ({:.3f} to {:.3f})"
-    cells = {(r["model"], r["resolution"]): form.format(r[name], r["low"], r["high"]) for r in rows}
-    title = accuracy_title(rows)
-    lines: list[Row] = [
-        {title: model, **{f"{size} px": cells.get((model, size), "") for size in sizes}}
-        for model in unique(rows, "model")
-    ]
-    if name != "accuracy":
-        return lines
-    baseline = max(row[MAJORITY] for row in rows)
-    return [*lines, {title: MAJORITY, **{f"{size} px": f"{baseline:.1f}" for size in sizes}}]
+    sizes, lines = ascending(row["resolution"] for row in rows), list[Row]()
+    for measure, of_measure in by_measure(rows).items():
+        means = mean_over_seeds(of_measure)
+        cells = {(row["model"], row["resolution"]): interval_text(row) for row in means}
+        lines += [
+            name_cells(rows, measure, model) | {f"{size} px": cells.get((model, size), "") for size in sizes}
+            for model in unique(means, "model")
+        ]
+    if MAJORITY in rows[0]:
+        baseline = max(row[MAJORITY] for row in rows)
+        lines.append({accuracy_title(rows): MAJORITY, **{f"{size} px": f"{baseline:.1f}" for size in sizes}})
+    return lines
 
 
 def training_images(rows: Sequence[Row]) -> str:
@@ -65,29 +65,29 @@ def models_and_sizes(rows: Sequence[Row]) -> tuple[list[str], list[Size]]:
     return list(names), ascending(row["resolution"] for row in rows)
 
 
-def format_difference(values: Sequence[float]) -> str:
-    """Return the mean of differences with its interval, as text."""
+def format_difference(values: Sequence[float], measure: Measure) -> str:
+    """Return the mean of differences of a measure with its interval, as text."""
     mean, low, high = student_interval(values)
     if low == high:
-        return f"{mean:+.1f}" + (" (all seeds alike)" if len(values) > 1 else "")
-    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+        return f"{mean:+.{measure.digits}f}" + (" (all seeds alike)" if len(values) > 1 else "")
+    return difference_text(measure, mean, low, high)
 
 
 def ablation_summary(rows: Sequence[Row]) -> list[Row]:
     """Return the reference's accuracy, then the others' differences to it: means over seeds with their intervals."""
     models, sizes = models_and_sizes(rows)
     lines: list[Row] = []
-    for model in models:
-        own = [row for row in rows if without_seed(row["model"]) == model]
-        at = {size: select(own, resolution=size) for size in sizes}
-        if model == models[0]:
-            form = "{accuracy:.1f} ({low:.1f} to {high:.1f})"
-            title, cells = model, {size: form.format(**mean_over_seeds(at[size])[0]) for size in sizes}
-        else:
-            title = f"{model} - {models[0]}"
-            cells = {size: format_difference([row["difference"] for row in at[size]]) for size in sizes}
-        columns = {f"{size} px": cells[size] for size in sizes}
-        lines.append({accuracy_title(rows): title, **columns, "seeds": len(at[sizes[0]])})
+    for measure, of_measure in by_measure(rows).items():
+        for model in models:
+            own = [row for row in of_measure if without_seed(row["model"]) == model]
+            at = {size: select(own, resolution=size) for size in sizes}
+            if model == models[0]:
+                title, cells = model, {size: interval_text(mean_over_seeds(at[size])[0], " to ") for size in sizes}
+            else:
+                title = f"{model} - {models[0]}"
+                cells = {size: format_difference([row["difference"] for row in at[size]], measure) for size in sizes}
+            columns = {f"{size} px": cells[size] for size in sizes}
+            lines.append({**name_cells(rows, measure, title), **columns, "seeds": len(at[sizes[0]])})
     return lines
 
 

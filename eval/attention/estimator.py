@@ -127,7 +127,7 @@ def study(trained: Trained, size: Size, options: argparse.Namespace, device: tor
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each model, resolution, layer and head."""
-    for trained, size in checkpoints.at_each_size(checkpoints.load_models(options), options):
+    for trained, size in checkpoints.at_each_size(checkpoints.load_models(options, values=True), options):
         measured = study(trained, size, options, device)
         for layer, values in enumerate(measured.layers):
             for head in range(len(values["entropy"])):

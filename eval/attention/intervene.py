@@ -22,6 +22,7 @@ from eval.evaluations import Evaluation
 from eval.model_changes import Intervention, changed
 from eval.report import Row
 from eval.tables import line_of
+from eval.values import accuracy_columns
 from train.testing import count_right
 from train.utils.progress import progress
 
@@ -50,7 +51,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 "model": trained.name,
                 "intervention": title,
                 "resolution": size,
-                **checkpoints.accuracy_columns(trained, right, total, options.split),
+                **accuracy_columns(trained, right, total, options.split),
             }
 
 

@@ -78,13 +78,18 @@ def check_options(where: str, options: Mapping[str, Any], *functions: Callable[.
             choose(f"{name} of {where}", value, known[name])
 
 
-def check_model(table: TableFile, head: str, patch: Sequence[int]) -> None:
-    """Raise a ValueError for a column that a model of this head and with these patches cannot have."""
+def check_model(table: TableFile, head: str, outputs: str, patch: Sequence[int]) -> None:
+    """Raise a ValueError for a column that a model of this head, with these outputs and patches, cannot have."""
     for column, spec in {} if table.evaluation else table.columns.items():
         if head == "dense" and spec["measure"] not in OF_CONFIG:
             raise ValueError(
                 f"head dense has a class for each pixel, and the column {column!r} is of the class of each image: take "
                 f"evaluation: dense in place of columns, or head: class."
+            )
+        if outputs != "class" and spec["measure"] not in OF_CONFIG:
+            raise ValueError(
+                f"the images have {outputs}, and the column {column!r} is of one class of each image: take evaluation: "
+                f"compare in place of columns, whose table has the measures of {outputs}."
             )
         if "size" in spec:
             try:

@@ -102,7 +102,7 @@ def state_of(table: TableFile, budget: Budget, group: Group, root: Path | None) 
         ValueError: a model that cannot be built and is not marked as pending, or that a column does not fit.
     """
     from train.data.checks import check_views  # these import torchvision
-    from train.data.sources import SOURCES
+    from train.data.sources import SOURCES, outputs_of
 
     if group.data not in budget.sets(table) or (budget.rows is not None and group.row not in budget.rows):
         return OUTSIDE
@@ -118,7 +118,7 @@ def state_of(table: TableFile, budget: Budget, group: Group, root: Path | None) 
     lookup("source of images", source, {**TASKS, **SOURCES})
     check_views(Views.of(budget.views), source)
     config = group.config()
-    check_model(table, config.head, patch_and_image(config.patch_size, config.image_size)[0])
+    check_model(table, config.head, outputs_of(source), patch_and_image(config.patch_size, config.image_size)[0])
     if not budget.seeds:
         return PLANNED
     images = place_images(source, root, str(settings.get("data.root") or "data"), bool(settings.get("data.grey")))

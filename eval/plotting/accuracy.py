@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eval.columns import by_measure, measures_of
 from eval.plotting.accuracy_scale import AccuracyScale, widened
 from eval.plotting.axes import beside, legend_above, mark_training, note_below, size_axis
 from eval.plotting.overlaps import widen_hidden_lines
-from eval.plotting.style import BLACK, BLUE, GREY, line_styles, new_figure, panels, width_or
+from eval.plotting.style import BLACK, BLUE, GREY, line_styles, panels, width_or
 from eval.report import MAJORITY, Row, select, unique, views_of
 from eval.seeds import mean_over_seeds, without_seed
 from train.data.sizes import ascending
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from train.data.sizes import Size
 
+LETTERS = 15  # most letters of a line below a panel of dots
 MOST_LINES = 7  # number of colours in the palette; more models are drawn as dots
 MOST_ERROR_LINES = 3  # most lines on an axis of errors, where lines and bands meet near zero
 
@@ -29,8 +32,8 @@ def accuracy_figure(rows: Sequence[Row]) -> Figure:
     """Draw accuracy over image size.
 
     Args:
-        rows: rows with `model`, `resolution`, `accuracy` (or the metric in its place), `low`, `high`, `images`,
-            `majority baseline` (of accuracies), `trained at`.
+        rows: rows with `model`, `resolution`, `accuracy` (or the measures in its place, with a panel for each), `low`,
+            `high`, `images`, `majority baseline` (of accuracies), `trained at`.
     """
     models = group_by_model(rows)
     most = MOST_ERROR_LINES if AccuracyScale(rows).errors else MOST_LINES
@@ -54,11 +57,19 @@ def group_by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def accuracy_lines(models: Mapping[str, Sequence[Row]]) -> Figure:
     """Draw a line for each model, with a band from its lowest to its highest seed, or error bars for a single seed."""
-    figure = new_figure(width=5.0, height=3.1)
-    draw_lines(figure.subplots(), models, line_styles(list(models)))
+    rows = [row for of_model in models.values() for row in of_model]
+    count = len(measures_of(rows[0]))
+    figure, axes = panels(count, width=5.0 if count == 1 else 6.75, height=3.1)
+    draw_measures(axes, rows, line_styles(list(models)))
     legend_above(figure)
-    note_below(figure, note_of([row for of_model in models.values() for row in of_model]))
+    note_below(figure, note_of(rows))
     return figure
+
+
+def draw_measures(axes: Sequence[Axes], rows: Sequence[Row], styles: Mapping[str, Any]) -> None:
+    """Draw the lines of models into a panel for each measure of the rows; `styles` has their styles by name."""
+    for axis, of_measure in zip(axes, by_measure(rows).values(), strict=False):
+        draw_lines(axis, group_by_model(of_measure), styles)
 
 
 def draw_lines(axis: Axes, models: Mapping[str, Sequence[Row]], styles: Mapping[str, Any]) -> None:
@@ -114,6 +125,8 @@ def draw_band(axis: Axes, places: Sequence[float], low: Sequence[float], high: S
 def accuracy_dots(models: dict[str, list[Row]], reference: str | None = None) -> Figure:
     """Draw a panel for each image size, with a row for each model: a dot for every seed, and a bar for the mean.
 
+    Rows of several measures have panels for each of them.
+
     Args:
         models: rows of each model, by name.
         reference: name of the model whose mean is drawn as a line through all rows; None for no line.
@@ -121,8 +134,14 @@ def accuracy_dots(models: dict[str, list[Row]], reference: str | None = None) ->
     rows = [row for of_model in models.values() for row in of_model]
     sizes = ascending(row["resolution"] for row in rows)
     columns = dot_columns(list(models), width_or(6.75))
-    figure, axes = panels(len(sizes), columns, height=0.9 + 0.16 * len(models), narrowest=0.8, sharey=True)
-    size_panels(axes, models, sizes, reference)
+    parts = by_measure(rows)
+    count = len(parts) * len(sizes)
+    more_lines = max(below_dots(measure.label).count("\n") for measure in parts)
+    height = 0.9 + 0.16 * (len(models) + more_lines)
+    figure, axes = panels(count, columns, height=height, narrowest=0.8, sharey=True)
+    for start, of_measure in zip(range(0, count, len(sizes)), parts.values(), strict=True):
+        by_name = group_by_model(of_measure)
+        size_panels(axes[start : start + len(sizes)], {name: by_name[name] for name in models}, sizes, reference)
     line = "" if reference is None else f"; grey line: mean of {reference}"
     note_below(figure, note_of(rows, dots=True) + line)
     return figure
@@ -140,9 +159,14 @@ def size_panels(
         if reference is not None:
             mean = scale.values(mean_over_seeds(select(models[reference], resolution=size)), scale.column)[0]
             axis.axvline(mean, color=GREY, linewidth=0.8, zorder=0)
-        axis.set(title=f"{size} px", xlabel=scale.label)
+        axis.set(title=f"{size} px", xlabel=below_dots(scale.label))
         finish_dots(axis, select(rows, resolution=size), scale)
     label_rows(axes[0], list(models))
+
+
+def below_dots(label: str) -> str:
+    """Return the label below a panel of dots, in lines of its width."""
+    return textwrap.fill(label, LETTERS)
 
 
 def dot_columns(names: Sequence[str], width: float) -> int:
@@ -175,12 +199,10 @@ def finish_dots(axis: Axes, rows: Sequence[Row], scale: AccuracyScale) -> None:
         axis.set_xticks([], minor=True)
         axis.axvline(100 - rows[0][MAJORITY], color=GREY, linestyle=":", linewidth=1, zorder=0)
         return
-    if scale.column != "accuracy":
-        return
-    low, high = axis.get_xlim()
-    if low < rows[0][MAJORITY] + 0.5 * (high - low):
-        axis.axvline(rows[0][MAJORITY], color=GREY, linestyle=":", linewidth=1, zorder=0)
-    axis.set_xlim(*widened(*axis.get_xlim()))
+    (low, high), majority = axis.get_xlim(), rows[0].get(MAJORITY, "")
+    if majority != "" and low < majority + 0.5 * (high - low):
+        axis.axvline(majority, color=GREY, linestyle=":", linewidth=1, zorder=0)
+    axis.set_xlim(*widened(*axis.get_xlim(), scale.measure))
 
 
 def label_rows(axis: Axes, names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The axis of accuracies in a figure: in %, or as errors on a logarithmic scale."""
+"""The axis of accuracies in a figure, in % or as errors on a logarithmic scale, or of another measure."""
 
 from __future__ import annotations
 
@@ -7,34 +7,39 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
+from eval.columns import measure_of
 from eval.plotting.style import GREY
 from eval.report import MAJORITY, Row, unique
 from eval.seeds import mean_over_seeds, without_seed
-from eval.tables import value_column, with_unit
+from train.measures import ACCURACY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from train.measures import Measure
+
 NEARLY_ALL = 97.0  # accuracy in % above which errors are drawn, since lines would coincide
-LEAST_RANGE = 2.0  # least range of an axis in points of accuracy, so that rounding does not look like a difference
+LEAST_RANGE = 20  # least range of an axis in units of a table's last digit: rounding does not look like a difference
 
 
 class AccuracyScale:
     """An axis of accuracies in %, or of errors on a logarithmic scale where nearly all answers are right.
 
     Lines at 99.9 and 100 % would coincide on the first. An error of zero is drawn at the lower end of the second. The
-    axis of a metric in place of the accuracy has its values.
+    axis of a measure in place of the accuracy has its values.
 
     Attributes:
+        measure: the measure.
         column: column of the values.
         errors: whether errors are drawn.
         label: label of the axis.
     """
 
     def __init__(self, rows: Sequence[Row]):
-        self.column = value_column(rows[0])
-        if self.column != "accuracy":
-            self.errors, self.least, self.label = False, 0.0, with_unit(self.column)
+        self.measure = measure_of(rows[0])
+        self.column = self.measure.name
+        self.errors, self.least, self.label = False, 0.0, self.measure.label
+        if self.measure is not ACCURACY:
             return
         accuracies = [row["accuracy"] for row in rows]
         names = unique(rows, "model") if "model" in rows[0] else [""]
@@ -42,19 +47,17 @@ class AccuracyScale:
         self.least = 50 / max(row["images"] for row in rows) / seeds  # half an image in all seeds, in %
         best, worst = (max(self.least, 100 - f(accuracies)) for f in (max, min))
         self.errors = median(accuracies) >= NEARLY_ALL or (max(accuracies) >= NEARLY_ALL and worst / best > 15)
-        self.label = "error in %" if self.errors else "accuracy in %"
+        self.label = "error in %" if self.errors else self.label
 
     def values(self, rows: Sequence[Row], column: str) -> list[float]:
-        """Return the accuracies of a column as coordinates on the axis."""
+        """Return the values of a column as coordinates on the axis."""
         if self.errors:
             return [max(100 - row[column], self.least) for row in rows]
         return [row[column] for row in rows]
 
     def finish(self, axis: Axes, rows: Sequence[Row]) -> None:
         """Set limits and ticks, and mark the majority baseline, after all is drawn."""
-        axis.set_ylabel(self.label)
-        if self.column != "accuracy":
-            return
+        axis.set_ylabel(self.label.replace(" (", "\n("))
         majority = rows[0].get(MAJORITY)
         if self.errors:
             axis.set_yscale("log")
@@ -62,8 +65,8 @@ class AccuracyScale:
             highest = max(1.0, *(100 - row["accuracy"] for row in rows), *(100 - end for end in ends))
             axis.set_ylim(self.least * 0.8, max(self.least * 4, min(100, highest * 1.6)))  # with a tick above zero
         else:
-            low, high = widened(*axis.get_ylim())
-            axis.set_ylim(low, min(high, 100 + 0.02 * (high - low)))
+            low, high = widened(*axis.get_ylim(), self.measure)
+            axis.set_ylim(low, min(high, self.measure.most + 0.02 * (high - low)))
         if majority is not None:
             mark_majority(axis, 100 - majority if self.errors else majority)
         if self.errors:
@@ -72,13 +75,13 @@ class AccuracyScale:
             axis.set_yticks([], minor=True)
 
 
-def widened(low: float, high: float) -> tuple[float, float]:
-    """Return the ends of an axis of accuracies, widened to at least `LEAST_RANGE` within 0 to 100 %."""
-    missing = max(0.0, LEAST_RANGE - (high - low))
+def widened(low: float, high: float, measure: Measure) -> tuple[float, float]:
+    """Return the ends of an axis of a measure, widened to at least `LEAST_RANGE` within the measure's range."""
+    missing = max(0.0, LEAST_RANGE / 10**measure.digits - (high - low))
     if not missing:
         return low, high
     low, high = low - missing / 2, high + missing / 2
-    shift = max(0.0, -low) - max(0.0, high - 100)
+    shift = max(0.0, measure.least - low) - max(0.0, high - measure.most)
     return low + shift, high + shift
 
 

@@ -37,14 +37,14 @@ def test_files_of_another_command_are_renamed(tmp_path):
 
 def stop_at(monkeypatch, size: int, error: BaseException) -> None:
     """Let the evaluation of images of this size end with an error."""
-    count_right = checkpoints.count_right
+    measure_images = checkpoints.measure_images
 
     def fails(trained, at, *rest, **options):
         if at == (size, size):
             raise error
-        return count_right(trained, at, *rest, **options)
+        return measure_images(trained, at, *rest, **options)
 
-    monkeypatch.setattr(checkpoints, "count_right", fails)
+    monkeypatch.setattr(checkpoints, "measure_images", fails)
 
 
 @pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (ValueError("no such luck"), 2)])

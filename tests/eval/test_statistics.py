@@ -17,6 +17,7 @@ from eval.statistics import (
     t_test,
 )
 from train.intervals import wilson_interval
+from train.measures import AVERAGE_PRECISION, MAE, R2
 
 RNG = np.random.default_rng(0)
 IMAGES = 2000
@@ -99,6 +100,79 @@ def test_other_seeds_are_not_paired():
 def test_other_images_are_refused():
     with pytest.raises(ValueError, match=r"the same images; there are \[3, 4\]"):
         paired_difference({0: np.zeros(3, bool)}, {0: np.zeros(4, bool)})
+
+
+def guesses(noise: float, like: np.ndarray | None = None) -> np.ndarray:
+    """Return answers of a model of two numbers: outputs off by some noise, or near those of another model."""
+    rng = np.random.default_rng(5)
+    targets = rng.normal(size=(200, 2))
+    outputs = targets + np.random.default_rng(int(100 * noise)).normal(0, 0.5, targets.shape)
+    return np.stack([outputs if like is None else like[:, 0] + noise * rng.normal(size=targets.shape), targets], 1)
+
+
+def labelled(noise: float, like: np.ndarray | None = None) -> np.ndarray:
+    """Return answers as `guesses` does, with labels as targets."""
+    answers = guesses(noise, like)
+    answers[:, 1] = answers[:, 1] > 0.3
+    return answers
+
+
+def define(name: str, answers: np.ndarray) -> float:
+    """Return a measure by loops over numbers or labels, and images."""
+    values = []
+    for outputs, targets in zip(*answers.transpose(1, 2, 0), strict=True):
+        if name == "r2":
+            values.append(1 - sum((outputs - targets) ** 2) / sum((targets - sum(targets) / len(targets)) ** 2))
+        elif name == "mae":
+            values.append(sum(abs(o - t) for o, t in zip(outputs, targets, strict=True)) / len(targets))
+        else:  # the precision among the images that are at least as likely, at each image with the label
+            values.append(np.mean([targets[outputs >= o].mean() for o, t in zip(outputs, targets, strict=True) if t]))
+    return float(np.mean(values))
+
+
+OTHERS = [(R2, guesses), (MAE, guesses), (AVERAGE_PRECISION, labelled)]
+
+
+@pytest.mark.parametrize(("measure", "draw"), OTHERS, ids=[measure.name for measure, _ in OTHERS])
+def test_differences_of_other_measures(measure, draw):
+    """A model has none to itself, a swap turns the sign, and like answers have a shorter interval in pairs."""
+    one, other = draw(0.1), draw(0.2)
+    near = draw(0.05, like=one)
+    assert paired_difference({None: one}, {None: one}, measure.of) == (0.0, 0.0, 0.0)
+    value, low, high = paired_difference({0: one}, {0: other}, measure.of)
+    assert value == pytest.approx(define(measure.name, one) - define(measure.name, other), abs=1e-5)
+    assert paired_difference({0: other}, {0: one}, measure.of) == pytest.approx((-value, -high, -low), abs=1e-3)
+    assert low < value < high
+    _, low, high = paired_difference({0: near}, {0: one}, measure.of)
+    apart = [measure.interval(each) for each in (near, one)]
+    unpaired = sum((high - low) ** 2 for _, low, high in apart) ** 0.5
+    assert high - low < 0.4 * unpaired
+
+
+@pytest.mark.parametrize(("measure", "draw"), OTHERS, ids=[measure.name for measure, _ in OTHERS])
+def test_differences_of_other_measures_over_seeds(measure, draw):
+    """The measure of several seeds is the mean over them; pairs of equal seeds vary less than others."""
+    ours = {seed: draw(0.3 + seed / 10) for seed in range(3)}
+    theirs = {seed: draw(0.02, like=answers) for seed, answers in ours.items()}
+    expected = np.mean([define(measure.name, ours[s]) - define(measure.name, theirs[s]) for s in range(3)])
+    widths = []
+    for reference in (theirs, {seed + 7: answers for seed, answers in theirs.items()}):
+        value, low, high = paired_difference(ours, reference, measure.of)
+        assert value == pytest.approx(expected, abs=1e-5)
+        widths.append(high - low)
+    assert widths[0] < 0.5 * widths[1]
+
+
+def test_the_interval_of_a_difference_is_that_of_a_plain_loop():
+    """Draw images and seeds by hand, each image with the answers of both models."""
+    ours = {seed: guesses(0.3 + seed / 10) for seed in range(3)}
+    theirs = {seed: guesses(0.6 + seed / 10) for seed in range(3)}
+    rng, drawn = np.random.default_rng(11), []
+    for _ in range(400):
+        images, seeds = rng.integers(0, 200, 200), rng.integers(0, 3, 3)
+        drawn.append(np.mean([define("mae", ours[s][images]) - define("mae", theirs[s][images]) for s in seeds]))
+    _, low, high = paired_difference(ours, theirs, MAE.of)
+    assert (low, high) == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=0.15 * (high - low))
 
 
 def test_holm_is_the_step_down_rule():

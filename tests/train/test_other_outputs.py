@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
@@ -15,13 +14,13 @@ from eval.cli import main as evaluate
 from eval.report import read_csv
 from performer_string import ViT
 from tests.helpers.runs import fails
+from tests.helpers.targets import Bands, add_sources
 from tests.helpers.training import TINY, last
 from train import cli
 from train.checkpoint import load_trained
 from train.checkpoint_file import read_checkpoint
 from train.data.images import Transformed
 from train.data.module import ImageData
-from train.data.sources import SOURCES, Source
 from train.loss import LOSSES, LossConfig
 from train.metrics import plain_losses
 from train.publish import main as publish
@@ -30,36 +29,11 @@ from train.sweeps.file import read_sweep
 from train.sweeps.runner import SweepRunner
 
 SIZES = {"in_channels": 1, "image_size": 16, "patch_size": 8}
-BANDS = Source(
-    lambda root, train, download: Bands(64 if train else 24), "nothing", 2, 1, (0.2,), (0.3,), outputs="labels"
-)
-
-
-class Bands(torch.utils.data.Dataset):
-    """Images with any of two bright bands, a row and a column; their labels, or their places as numbers."""
-
-    classes = ("row", "column")
-
-    def __init__(self, total, numbers=False):
-        self.total, self.numbers = total, numbers
-
-    def __len__(self):
-        return self.total
-
-    def __getitem__(self, index):
-        draw = torch.Generator().manual_seed(index + self.total)
-        image, there = torch.zeros(1, 16, 16, dtype=torch.uint8), torch.rand(2, generator=draw) < 0.5
-        row, column = torch.randint(16, (2,), generator=draw).tolist()
-        image[:, row] += 200 * (there[0] | self.numbers)
-        image[:, :, column] += 50 * (there[1] | self.numbers)
-        return image, [row / 8 - 1, column / 8 - 1] if self.numbers else there.tolist()
 
 
 @pytest.fixture(autouse=True)
 def sources(monkeypatch):
-    monkeypatch.setitem(SOURCES, "bands", BANDS)
-    places = lambda root, train, download: Bands(64 if train else 24, numbers=True)  # noqa: E731
-    monkeypatch.setitem(SOURCES, "places", dataclasses.replace(BANDS, build=places, outputs="numbers"))
+    add_sources(monkeypatch)
 
 
 def options(source, loss, run):
@@ -108,7 +82,10 @@ def test_it_is_trained_resumed_tested_and_published(source, loss, name, tmp_path
     for row in rows:
         assert float(row[name]) == pytest.approx(float(tested[f"test/{name}_{row['resolution']}"]), abs=1e-5)
         assert float(row["low"]) < float(row[name]) < float(row["high"])
-    assert f"{name} (test)" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert {"places": "| mean absolute error (lower is better) |", "bands": "| average precision (test) "}[
+        source
+    ] in shown
     evaluate(["plot", str(whole / "results" / "resolution.csv")])  # without models
 
 

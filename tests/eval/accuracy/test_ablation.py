@@ -45,7 +45,7 @@ def test_differences_are_to_the_reference_in_any_order(names, monkeypatch):
         for name in (model.name for model in models):
             yield {"model": name, "resolution": Size.of(60), "accuracy": accuracy[name]}
 
-    monkeypatch.setattr(checkpoints, "load_models", lambda options: [Namespace(name=name) for name in names])
+    monkeypatch.setattr(checkpoints, "load_models", lambda options, values: [Namespace(name=name) for name in names])
     monkeypatch.setattr(checkpoints, "accuracies", accuracies)
     options = Namespace(reference="recipe")
     differences = {row["model"]: row["difference"] for row in ablation.evaluate(options, torch.device("cpu"))}

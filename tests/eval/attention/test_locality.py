@@ -172,7 +172,7 @@ def test_videos_are_measured_at_their_resolutions(tmp_path):
 
 
 def test_square_numbers_of_tokens_are_refused_for_videos(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(checkpoints, "count_right", None)  # before anything is measured
+    monkeypatch.setattr(checkpoints, "measure_images", None)  # before anything is measured
     path = save(tmp_path / "one", replace(CONFIG, image_size=[4, 36, 36], patch_size=[2, 12, 12]), VIDEOS)
     with pytest.raises(SystemExit) as stop:
         main(["locality", str(path), "--images", "4", "--tokens", "64"])

@@ -13,6 +13,7 @@ from eval import cli
 from eval.papers import read
 from eval.papers.plan import make_plan
 from eval.papers.read import read_table
+from tests.helpers.targets import add_sources
 from train.runs.environment import ROOT
 from train.sweeps.runner import SweepRunner
 
@@ -80,6 +81,11 @@ def test_columns_are_not_inherited(refusal):
             {"data": {"cells": {}}, "recipe": "segment"},
             "cells.one.linear: head dense has a class for each pixel, and the column 'accuracy (%)' is of the class of",
         ),
+        (
+            {"data": {"places": {"fields": {"data.source": "places"}}}},
+            "the images have numbers, and the column 'accuracy (%)' is of one class of each image: take evaluation: "
+            "compare in place of columns",
+        ),
         ({"columns": {"a": {"measure": "epochs-to", "unit": "time"}}}, "Did you mean 'times'?"),
         ({"data": {"photos": {"fields": {"data.source": "folders"}}}}, "Did you mean 'folder'?"),
         ({"recipe": "nowhere.yaml"}, "there is no recipe nowhere.yaml"),
@@ -92,7 +98,8 @@ def test_columns_are_not_inherited(refusal):
         ({"recipe": "dmeo"}, "there is no recipe dmeo. Did you mean 'demo'? By name: arrow, cifar10,"),
     ],
 )
-def test_unknown_names(refusal, changes, message):
+def test_unknown_names(refusal, changes, message, monkeypatch):
+    add_sources(monkeypatch)
     assert message in refusal({**TABLE, **changes})
 
 
