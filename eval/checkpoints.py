@@ -142,14 +142,14 @@ def load_models(options: argparse.Namespace, head: str | None = "class", values:
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{trained.name}, {error}") from error
         check_classes(trained)
+    hint = "" if options.resolutions else " Sizes are by default those of all models: --resolutions chooses others."
     options.resolutions = options.resolutions or ascending(size for each in models for size in each.data.sizes())
-    for trained in models:
-        for size in options.resolutions:
-            try:
-                trained.classifier.vit.grid(*size)
-                trained.data.held_out(options.split, size, views=options.views)
-            except ValueError as error:
-                raise ValueError(f"{trained.name}: {error}") from None
+    for trained, size in ((each, size) for each in models for size in options.resolutions):
+        try:
+            trained.classifier.vit.grid(*size)
+            trained.data.held_out(options.split, size, views=options.views)
+        except ValueError as error:
+            raise ValueError(f"{trained.name}: {error}{hint}") from None
     check_same_images(models, options)
     return models
 

@@ -59,8 +59,8 @@ def check_file(path: Path) -> None:
     if not path.exists():
         raise ValueError(f"there is no file {path}.{nearest_path(path)}")
     beside = [*path.glob("*.csv"), *path.glob("results/*.csv")] if path.is_dir() else [path.with_suffix(".csv")]
-    newest = sorted(beside, key=lambda each: (bool(re.search(r"\.\d+$", each.stem)), each))  # NAME.1.csv is older
-    meant = next((each for each in newest if each.is_file()), "runs/A/results/resolution.csv")
+    drawn = [each for each in beside if each.is_file() and each.name not in NO_FIGURE]
+    meant: Any = min(drawn, key=lambda each: (each.stem[-1].isdigit(), each), default="runs/A/results/resolution.csv")
     what = "a folder" if path.is_dir() else "no CSV file"
     raise ValueError(f"{path} is {what}, and figures are drawn from the CSV files of evaluations, such as {meant}.")
 

@@ -222,3 +222,13 @@ def test_resolutions_by_default_are_those_of_training(tmp_path):
     assert [(r["model"], r["resolution"]) for r in rows] == [
         (m, r) for m in ("one", "two") for r in ("60", "84", "108")
     ]
+
+
+def test_a_size_of_another_model_that_does_not_fit(tmp_path, capsys):
+    """Nobody has asked for it: it is among the sizes of another model's training."""
+    for name, size, patch in (("one", 60, 12), ("two", 64, 8)):
+        data = ImageData("arrow", val_size=8, size=[size, size], workers=0, batch_size=8)
+        save(tmp_path / name, replace(CONFIG, image_size=size, patch_size=patch), data)
+    said = refusal([str(tmp_path / "one"), str(tmp_path / "two"), "--images", "4"], capsys)
+    assert "not divisible" in said
+    assert "Sizes are by default those of all models: --resolutions chooses others." in said

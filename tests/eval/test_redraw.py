@@ -139,7 +139,7 @@ def test_files_that_a_spreadsheet_has_saved(results, change, message, tmp_path, 
     ],
 )
 def test_what_is_no_csv_file(tmp_path, given, message, capsys):
-    for name in ("README.md", "a.png", "a.1.csv", "a.csv"):  # an older one has a number
+    for name in ("README.md", "a.png", "a.1.csv", "a.csv", "metrics.csv"):  # a.1.csv is older
         (tmp_path / name).write_text("# A page\n\nwith, commas\nand text\n")
     with pytest.raises(SystemExit):
         main(["plot", str(tmp_path / given)])
