@@ -64,7 +64,8 @@ def test_checkpoints(run, config, tmp_path, capsys):
         (evaluation.main, ["predict", run, tmp_path / "grey.jpg"]),
     ):
         assert "is not a checkpoint that can be read" in refuses(command, arguments, capsys), arguments
-    with pytest.raises(CheckpointError):
+    (run / "checkpoints" / "best.ckpt").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"best\.ckpt is there too: it is taken where last\.ckpt is moved away"):
         ViT.from_checkpoint(file)
     with pytest.raises(pickle.UnpicklingError):
         AtomicCheckpoints().load_checkpoint(file)

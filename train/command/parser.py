@@ -54,6 +54,8 @@ class Parser(LightningArgumentParser):
         hint = ""
         if empty:
             message = f"{empty[1]} is missing: what it belongs to is there, with nothing in it."
+        elif re.search(r"unrecognized arguments: (true|false)\b", message, re.IGNORECASE):
+            hint = " Options such as --dry_run take no value: leave it out."
         elif unknown:
             longer = sorted(name for name in names if name.startswith(f"{unknown[1]}_"))  # seed -> seed_everything
             hint = nearest_field(unknown[1], names) or (f" Did you mean {longer[0]!r}?" if longer else "")

@@ -22,6 +22,8 @@ def user_message(error: Exception) -> str | None:
     if not isinstance(error, (ValueError, *PATH_ERRORS)) and getattr(error, "errno", None) not in DISK_ERRORS:
         return None
     message = str(error).strip()
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+        return f"{message}: make room, or choose another folder."
     if "in DataLoader worker process" not in message:
         return message
     return re.split(RAISED, message)[-1]  # worker processes add their traceback

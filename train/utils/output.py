@@ -52,7 +52,7 @@ class LastingStream:
 
 def escape_unknown(stream: Any) -> None:
     """Let a stream escape characters that its encoding lacks, such as those of class names on an ASCII terminal."""
-    if getattr(stream, "errors", None) == "strict":
+    if getattr(stream, "errors", None) in ("strict", "surrogateescape"):  # the second in the locale C
         with suppress(AttributeError, io.UnsupportedOperation):  # a replaced stream may be of another type
             stream.reconfigure(errors="backslashreplace")
 

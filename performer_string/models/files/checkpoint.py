@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from performer_string.models.files.paths import find_checkpoint, folder_hint, is_published, missing_hint
+from performer_string.models.files.paths import FILES, find_checkpoint, folder_hint, is_published, missing_hint
 from performer_string.models.files.published import read_published
 from performer_string.models.files.weights import PublishedError
 from performer_string.utils.renames import rename_weights, unwrap_weights
@@ -47,9 +47,11 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many types here: pickle, zip, end of file, key
+        last, best = (path.with_name(Path(name).name) for name in FILES)
+        hint = f" {best} is there too: it is taken where {last.name} is moved away." * (path == last and best.is_file())
         raise CheckpointError(
             f"{path} is not a checkpoint that can be read: it is cut off, damaged, or another kind of file "
-            f"({type(error).__name__})."
+            f"({type(error).__name__}).{hint}"
         ) from error
     if not isinstance(content, dict) or not content.keys() >= {"hyper_parameters", "state_dict"}:
         raise CheckpointError(

@@ -20,6 +20,7 @@ from train.command.parse_errors import in_one_line
         (["--data.batch_size", "1e3"], "data.batch_size must be a whole number, not '1000.0'."),
         (["--trainer.callbacks", "EarlyStoping"], "no class 'EarlyStoping'. Did you mean 'EarlyStopping'?"),
         (["--trainer.callbacks", "lightning.pytorch.callbacks.EarlyStoping"], "Did you mean 'EarlyStopping'?"),
+        (["--dry_run", "true"], "unrecognized arguments: true. Options such as --dry_run take no value: leave it out."),
         (["--trainer.logger", "WandbLoger"], "no class 'WandbLoger'. Did you mean 'WandbLogger'?"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",

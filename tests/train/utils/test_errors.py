@@ -15,6 +15,9 @@ def test_disk_errors_are_one_message(capsys):
             raise error
         assert stop.value.code == 2
         assert str(error) in capsys.readouterr().err
+    with pytest.raises(SystemExit), one_message():
+        raise OSError(errno.ENOSPC, "No space left on device")  # of an open file
+    assert "No space left on device: make room, or choose another folder." in capsys.readouterr().err
     for other in (OSError(errno.EIO, "Input/output error"), TypeError("a fault")):
         with pytest.raises(type(other), match=str(other.args[-1])), one_message():
             raise other

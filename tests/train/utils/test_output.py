@@ -40,9 +40,10 @@ def test_such_output_was_an_error():
     stream.close()
 
 
-def test_characters_without_a_code_are_escaped(monkeypatch):
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # the second in the locale C
+def test_characters_without_a_code_are_escaped(errors, monkeypatch):
     written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", errors=errors))
     with lasting_output():
         print("é日")
     assert written.getvalue() == b"\\xe9\\u65e5\n"
