@@ -40,6 +40,9 @@ from train.sharding import NAME, Sharded, check_sharded
 from train.start import keep_grid, start_from
 from train.utils.imports import import_modules
 
+FIT = """Train a model by a recipe, a YAML file of settings: one of train/configs by its name (--config arrow), or your
+own file. Options change single settings. --dry_run tells what would happen, and how long it takes."""
+
 
 class TrainingCLI(AskedSettingsCLI):
     """The commands `fit`, `validate` and `test` of an `ImageClassifier` on `ImageData`.
@@ -61,6 +64,8 @@ class TrainingCLI(AskedSettingsCLI):
         return {self.asked: LightningCLI.subcommands()[self.asked]}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        if self.asked == "fit":
+            parser.description = FIT  # in place of Lightning's
         for name, option in OPTIONS.items():
             parser.add_argument(f"--{name}", type=option.type, default=option.default, help=option.help)
         for name, text in FLAGS.items():

@@ -13,7 +13,9 @@ def test_help_of_fit_is_readable(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         cli.main(["fit", "--help"])
     output = capsys.readouterr().out
-    assert output.startswith("usage: python -m train fit [--config RECIPE.yaml] [--FIELD VALUE ...]\n")
+    assert output.startswith(
+        "usage: python -m train fit [--config RECIPE.yaml] [--FIELD VALUE ...]\n\nTrain a model by"
+    )
     for name in ("--run_dir", "--model.vit.depth", "--model.optim.lr", "--data.root", "--trainer.devices", "--ema"):
         assert f"\n  {name} " in output
     assert "number of blocks" in output
