@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import textwrap
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -152,7 +153,9 @@ def note_below(figure: Figure | SubFigure, text: str) -> None:
 
 def plain_logarithm(axis: Axis) -> None:
     """Label a logarithmic axis with plain numbers, and with enough of them where it spans less than a decade."""
-    low, high = axis.get_view_interval()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Attempting to set identical low and high")  # of one value
+        low, high = axis.get_view_interval()
     if math.isclose(low, high):  # of one value: rounding alone would give the axis a width
         low, high = low / 2, high * 2
         (axis.axes.set_xlim if axis is axis.axes.xaxis else axis.axes.set_ylim)(low, high)
