@@ -27,8 +27,9 @@ from train.command import setting_checks
 from train.command.dry_run import report
 from train.command.find_lr import range_test
 from train.command.master_port import check_port
-from train.command.options import FLAGS, OPTIONS
+from train.command.options import FIT, FLAGS, OPTIONS
 from train.command.recipe import current_arguments, options_of
+from train.command.results import print_results
 from train.command.resumed import check_same_training, keep_split
 from train.data.image_checks import check_images
 from train.data.sizes import Size
@@ -39,9 +40,6 @@ from train.runs.loggers import keep_tensorboard, training_loggers
 from train.sharding import NAME, Sharded, check_sharded
 from train.start import keep_grid, start_from
 from train.utils.imports import import_modules
-
-FIT = """Train a model by a recipe, a YAML file of settings: one of train/configs by its name (--config arrow), or your
-own file. Options change single settings. --dry_run tells what would happen, and how long it takes."""
 
 
 class TrainingCLI(AskedSettingsCLI):
@@ -102,6 +100,7 @@ class TrainingCLI(AskedSettingsCLI):
         self.choose_folder(config)
         if not fits:
             self.save_config_callback = None  # keep the run's configuration, for `resume`
+            config.verbose = "verbose" in dict(options_of(self.arguments))  # Lightning's table, beside ours
             warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")  # expected here
             return
         if config.init_from and (self.requeued or not self.resumed):
@@ -218,6 +217,12 @@ class TrainingCLI(AskedSettingsCLI):
             elif not (record.complete(trainer) or out_of_time(trainer)):
                 trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
                 record.write(trainer, self.model)
+
+    def after_validate(self) -> None:
+        print_results(self.trainer, "val")
+
+    def after_test(self) -> None:
+        print_results(self.trainer, "test")
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         """Return a trainer with this project's callbacks around those of the configuration."""

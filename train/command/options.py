@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+FIT = """Train a model by a recipe, a YAML file of settings: one of train/configs by its name (--config arrow), or your
+own file. Options change single settings. --dry_run tells what would happen, and how long it takes."""
+
 
 class Option(NamedTuple):
     """An option with a value.
