@@ -66,7 +66,12 @@ def interval_text(row: Row, join: str = "") -> str:
     return f"{value} ({low}{join or ('-' if measure.least >= 0 else ' to ')}{high})"
 
 
+def signed(measure: Measure, difference: float) -> str:
+    """Return a difference of a measure with its sign, which is + where it rounds to zero."""
+    return f"{round(difference, measure.digits) + 0.0:+.{measure.digits}f}"  # -0.0 + 0.0 is 0.0
+
+
 def difference_text(measure: Measure, mean: float, low: float, high: float) -> str:
     """Return a difference with its interval, such as `-1.5 (-2.0 to -1.0)`."""
-    value, *ends = (f"{each:+.{measure.digits}f}" for each in (mean, low, high))
+    value, *ends = (signed(measure, each) for each in (mean, low, high))
     return f"{value} ({' to '.join(ends)})"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from matplotlib.figure import Figure
 
-from eval.columns import by_measure, difference_text, interval_text
+from eval.columns import by_measure, difference_text, interval_text, signed
 from eval.evaluations import Shown
 from eval.plotting.accuracy import accuracy_dots, accuracy_figure, group_by_model
 from eval.report import MAJORITY, Row, accuracy_title, name_cells, select, unique
@@ -69,7 +69,7 @@ def format_difference(values: Sequence[float], measure: Measure) -> str:
     """Return the mean of differences of a measure with its interval, as text."""
     mean, low, high = student_interval(values)
     if low == high:
-        return f"{mean:+.{measure.digits}f}" + (" (all seeds alike)" if len(values) > 1 else "")
+        return signed(measure, mean) + (" (all seeds alike)" if len(values) > 1 else "")
     return difference_text(measure, mean, low, high)
 
 

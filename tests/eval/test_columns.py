@@ -67,3 +67,8 @@ def test_a_mean_over_seeds_stays_in_the_range_of_its_measure():
         "measure": "mean absolute error (lower is better)",
         "60 px": "1.250 (0.000-10.780)",
     }
+
+
+def test_a_difference_that_rounds_to_zero_has_no_minus():
+    assert difference_text(R2, -0.0004, -0.0006, 0.0) == "+0.000 (-0.001 to +0.000)"
+    assert difference_text(ACCURACY, -0.04, -1.26, 1.26) == "+0.0 (-1.3 to +1.3)"
