@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from eval.columns import by_measure, measure_of
+from eval.columns import by_measure
 
 NUMBER = r"[-+]?\d+(?:\.\d+)?"
 INTERVAL = re.compile(rf"^({NUMBER}) \(({NUMBER})(?: to |-)({NUMBER})\)$")
@@ -76,16 +76,6 @@ def with_units(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 ACCURACY_LINE = line_of(("model", "resolution"), "accuracy")
-
-
-def value_column(row: Mapping[str, Any]) -> str:
-    """Return the column of a row's result: `accuracy`, or the measure in its place."""
-    return measure_of(row).name
-
-
-def with_unit(name: str) -> str:
-    """Return the name of a result with its unit: `mIoU in %`."""
-    return f"{name} in %" if name in PERCENT else name
 
 
 def result_line(row: Mapping[str, Any]) -> str:

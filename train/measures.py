@@ -58,17 +58,23 @@ def mean_absolute_error(answers: Answers) -> float:
     return float(np.abs(answers[:, 0] - answers[:, 1]).mean(dtype=float))
 
 
-def mean_iou(counts: Answers) -> float:
-    """Return the mIoU in %: the mean over classes of the intersection over union, for confusions of pixels.
+def iou_of(counts: Any) -> Any:
+    """Return the intersection over union of each class that occurs in labels or answers.
 
     Args:
-        counts: number of pixels of each class with each answer, [N, classes, classes]. A class that is neither does
-            not count.
+        counts: confusion counts [classes, classes], of one image or summed over several, an array or a tensor.
+
+    Returns:
+        Values in [0, 1], one for each such class; their mean is the mIoU.
     """
-    total = counts.sum(0)
-    both = total.diagonal()
-    either = total.sum(0) + total.sum(1) - both
-    return 100.0 * float(np.mean(both[either > 0] / either[either > 0]))
+    both = counts.diagonal()
+    either = counts.sum(0) + counts.sum(1) - both
+    return both[either > 0] / either[either > 0]
+
+
+def mean_iou(counts: Answers) -> float:
+    """Return the mIoU in % of confusions of pixels, [N, classes, classes]."""
+    return 100.0 * float(iou_of(counts.sum(0)).mean())
 
 
 class Measure(NamedTuple):

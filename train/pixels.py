@@ -24,20 +24,6 @@ def confusion(answers: Tensor, labels: Tensor, classes: int) -> Tensor:
     return multiclass_confusion_matrix(answers, labels, classes, ignore_index=IGNORED, validate_args=False)
 
 
-def iou_of(counts: Tensor) -> Tensor:
-    """Return the intersection over union of each class that occurs in labels or answers.
-
-    Args:
-        counts: confusion counts [classes, classes], of one image or summed over several.
-
-    Returns:
-        Values in [0, 1], one for each such class; their mean is the mIoU.
-    """
-    both = counts.diagonal()
-    either = counts.sum(0) + counts.sum(1) - both
-    return both[either > 0] / either[either > 0]
-
-
 def mean_iou_with_interval(counts: Tensor) -> tuple[float, float, float]:
     """Return the mIoU in % over all images, and its 95 % interval by the percentile bootstrap over images.
 

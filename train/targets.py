@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from train.measures import MEASURES
+from train.measures import ACCURACY, MEASURES, MIOU
 
 if TYPE_CHECKING:  # these import torch, and reports of runs need the names alone
     from train.distill import DistillationConfig
@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # these import torch, and reports of runs need the names alon
     from train.optim import OptimConfig
 
 LOSSES_OF = {"class": ("cross-entropy", "bce", "focal"), "labels": ("bce", "focal"), "numbers": ("squared-error",)}
+MAIN = {measure.name.lower(): measure for measure in (MIOU, *(kind[0] for kind in MEASURES.values()))}  # as logged
 IN_PLACE_OF_ACCURACY = {kind: MEASURES[kind][0].name for kind in ("labels", "numbers")}
 
 
@@ -26,7 +27,7 @@ def main_results(metrics: Mapping[str, float], split: str = "val") -> tuple[str,
 
     The training size is the first. Without a main metric there are no values.
     """
-    for name in ("miou", *IN_PLACE_OF_ACCURACY.values(), "accuracy"):  # a dense model logs its accuracy too
+    for name in MAIN:  # mIoU comes first: a dense model logs its accuracy too
         start = f"{split}/{name}_"
         if values := {key.removeprefix(start): value for key, value in metrics.items() if key.startswith(start)}:
             return name, values
@@ -35,9 +36,9 @@ def main_results(metrics: Mapping[str, float], split: str = "val") -> tuple[str,
 
 def result_text(name: str, value: float) -> str:
     """Return a result as text, such as `81.7 %`, `mIoU 67.3 %` or `r2 0.812`."""
-    if name in IN_PLACE_OF_ACCURACY.values():
-        return f"{name} {value:.3f}"
-    return f"{'mIoU ' if name == 'miou' else ''}{100 * value:.1f} %"
+    measure = MAIN[name]
+    text = f"{measure.scale * value:.{measure.digits}f} {measure.unit}".strip()
+    return text if measure is ACCURACY else f"{measure.name} {text}"
 
 
 def check_dense(optim: OptimConfig, distillation: DistillationConfig, loss: LossConfig) -> None:

@@ -36,7 +36,8 @@ from performer_string import ViT, fold
 from train.checkpoint import Trained
 from train.data.generated import local_answer
 from train.data.sizes import Size
-from train.pixels import confusion, image_count, iou_of, mean_iou_with_interval
+from train.measures import iou_of
+from train.pixels import confusion, image_count, mean_iou_with_interval
 from train.utils.progress import progress
 from train.utils.ranges import at_least
 

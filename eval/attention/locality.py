@@ -28,14 +28,17 @@ from torch import Tensor
 from eval import checkpoints
 from eval.argument_types import WithoutRepetitions, square_number
 from eval.attention.locality_report import SHOWN
+from eval.columns import columns_of, measure_of
 from eval.evaluations import Evaluation
 from eval.report import MAJORITY, Row
 from eval.speed.measure import CachedCall, add_rounds, peak_bytes, time_in_turn
-from eval.tables import line_of, value_column, with_unit
+from eval.tables import line_of
+from eval.values import place
 from performer_string import ViT, fold
 from performer_string.layers.inspection import inspect_attention
 from train.checkpoint import Trained
 from train.data.sizes import Size
+from train.measures import MIOU
 from train.pixels import confusions, image_count, mean_iou_with_interval
 from train.utils.progress import progress
 from train.utils.ranges import at_least
@@ -142,24 +145,26 @@ def random_image(vit: ViT, grid: Sequence[int], device: torch.device) -> Tensor:
     return torch.randn(1, vit.config.in_channels, *size, device=device)
 
 
-def measure_accuracy(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    """Yield rows with the accuracy of each model at each resolution, its mIoU, or the metric of its answers."""
+def result_rows(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield a row with the accuracy of each model at each resolution, its mIoU, or the measures of its answers."""
     if models[0].classifier.vit.config.head != "dense":
-        for row in checkpoints.accuracies(models, options, device):
-            name = value_column(row)
-            columns = {column: row.get(column, "") for column in FROM_ACCURACY}
-            yield make_row("accuracy", row["model"], with_unit(name), row[name], **columns)
+        yield from checkpoints.accuracies(models, options, device)
         return
     for trained, size in checkpoints.at_each_size(models, options):
         number = image_count(trained, size, options.split, options.images)
         counts = confusions(trained, size, options.split, number, device)
-        mean, low, high = mean_iou_with_interval(counts)
-        columns = {
-            **{"resolution": size, "tokens": math.prod(trained.classifier.vit.grid(*size))},
-            **{"low": round(low, 4), "high": round(high, 4), "images": len(counts)},
-            **{"split": options.split, "trained at": Size.of(trained.data.size)},
-        }
-        yield make_row("accuracy", trained.name, with_unit("mIoU"), mean, **columns)
+        values = zip((MIOU.name, "low", "high"), mean_iou_with_interval(counts), strict=True)
+        images = {"images": len(counts), "split": options.split, "trained at": Size.of(trained.data.size)}
+        yield place(trained, size) | columns_of(MIOU, dict(values)) | images
+
+
+def measure_accuracy(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield the rows of the part `accuracy`, with the main measure of `result_rows`."""
+    for row in result_rows(models, options, device):
+        measure = measure_of(row)
+        quantity = f"{measure.name} in {measure.unit}" if measure.unit else measure.name
+        columns = {column: row.get(column, "") for column in FROM_ACCURACY}
+        yield make_row("accuracy", row["model"], quantity, row[measure.name], **columns)
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:

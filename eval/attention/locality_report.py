@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from eval.columns import measure_of
 from eval.evaluations import Shown
 from eval.plotting.accuracy import dot_columns, group_by_model, note_of, size_panels
 from eval.plotting.axes import count_axis, legend_above, note_below, plain_logarithm
@@ -21,6 +22,7 @@ from eval.report import Row, select, unique
 from eval.seeds import without_seed
 from eval.tables import with_units
 from train.data.sizes import ascending
+from train.measures import ACCURACY
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
@@ -31,9 +33,9 @@ def summary(rows: Sequence[Row]) -> list[Row]:
         of_model = select(rows, model=model)
         cells: dict[str, Any] = {"model": model}
         for row in select(of_model, part="accuracy"):
-            in_percent = row["quantity"].endswith(" in %")
-            name = row["quantity"] if row["quantity"] != "accuracy in %" else "%"
-            cells[f"{name} at {row['resolution']} px"] = f"{row['value']:.{1 if in_percent else 3}f}"
+            measure = measure_of(as_result(row))
+            name = "%" if measure is ACCURACY else row["quantity"]
+            cells[f"{name} at {row['resolution']} px"] = f"{row['value']:.{measure.digits}f}"
         for quantity, title in (("milliseconds", "ms"), ("peak MiB", "MiB")):
             (row,) = select(of_model, quantity=quantity, tokens=most)
             cells[f"{title}, {most} tokens"] = f"{row['value']:.1f}"
@@ -45,6 +47,11 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     return [*with_units(lines)]
 
 
+def as_result(row: Row) -> Row:
+    """Return a row of the part `accuracy` with its value in the column of its measure."""
+    return {**row, row["quantity"].removesuffix(" in %"): row["value"]}
+
+
 def of_quantity(rows: Sequence[Row], quantity: str) -> list[Row]:
     """Return the rows of a quantity, including those for single axes or sides: `sigma_0` is a sigma."""
     return [row for row in rows if row["quantity"] == quantity or str(row["quantity"]).startswith(f"{quantity}_")]
@@ -53,7 +60,7 @@ def of_quantity(rows: Sequence[Row], quantity: str) -> list[Row]:
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw accuracies as dots for each image size, radius of each layer and head, and time and memory over tokens."""
     styles = line_styles(unique(rows, "model"))
-    accuracies = [{**row, row["quantity"].removesuffix(" in %"): row["value"]} for row in select(rows, part="accuracy")]
+    accuracies = [as_result(row) for row in select(rows, part="accuracy")]
     sizes = ascending(row["resolution"] for row in accuracies)
     columns = min(len(sizes), dot_columns([without_seed(model) for model in styles], width_or(6.75)))
     rows_above, rows_below = math.ceil(len(sizes) / columns), 3 if width_or(6.75) < 5 else 1

@@ -23,8 +23,9 @@ from train.checkpoint_file import read_checkpoint
 from train.data.sizes import Size
 from train.data.unlabelled import IGNORED
 from train.loss import LossConfig, cross_entropy
+from train.measures import iou_of
 from train.metrics import mean_iou
-from train.pixels import confusion, confusions, iou_of
+from train.pixels import confusion, confusions
 from train.publish import main as publish
 
 VIT = {**TINY["model"]["vit"], "patch_size": 8, "image_size": 64, "num_classes": 3, "head": "dense"}

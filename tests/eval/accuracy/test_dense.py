@@ -20,7 +20,8 @@ from train.data.cells import CellsTask
 from train.data.generated import local_answer
 from train.data.module import ImageData
 from train.data.sizes import Size
-from train.pixels import confusion, confusions, iou_of, mean_iou_with_interval
+from train.measures import iou_of
+from train.pixels import confusion, confusions, mean_iou_with_interval
 
 DENSE = replace(CONFIG, image_size=64, patch_size=8, num_classes=3, head="dense")
 SOFTMAX = replace(DENSE, attention="softmax")
