@@ -110,9 +110,9 @@ def find_run(command: str, text: str) -> Path:
     run = run if run.name else run.resolve()  # "." would depend on the working directory
     if is_run(run):
         return run
-    usage = f"{command} takes the folder of a run: python -m train {command} "
     if not run.exists():
-        raise FileNotFoundError(f"there is no run {run}.{missing_hint(run) or f' {usage}runs/NAME.'}")
+        raise FileNotFoundError(f"there is no run {run}.{missing_hint(run)}")
+    usage = f"{command} takes the folder of a run: python -m train {command} "
     if outer := next(filter(is_run, run.parents[:2]), run.parent if run.name == CONFIG else None):
         this = f" --ckpt_path {shlex.quote(text)}" if run.suffix == ".ckpt" and command != "resume" else ""
         raise ValueError(f"{usage}{shlex.quote(str(outer))}{this}.")
