@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from typing import TYPE_CHECKING, Any
 
 from performer_string.utils.renames import current_name
@@ -57,17 +56,25 @@ class WithoutRepetitions(argparse.Action):
 
 
 def choose_device(name: str) -> torch.device:
-    """Return a device by name; `auto` is the GPU where there is one.
+    """Return a device by name; `auto` is the NVIDIA or AMD GPU where there is one, else the CPU.
 
     Raises:
-        ValueError: an unknown name, or a GPU that is not available.
+        ValueError: an unknown name, or a device that is not available.
     """
     import torch
 
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"--device {name}: torch sees no GPU here. Use --device cpu, or auto.")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ValueError(f"--device must be auto, cpu, cuda or cuda:NUMBER, not {name!r}.")
-    return torch.device(name)
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    kinds = ["cpu", *([accelerator.type] if accelerator else [])]
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(
+            f"--device is auto, cpu, or a GPU by torch's name, like cuda:1 or mps, not {name!r}."
+        ) from None
+    if device.type not in kinds:
+        raise ValueError(
+            f"--device {name}: torch sees no such device here. Use --device {' or '.join(kinds)}, or auto."
+        )
+    return device

@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser, evaluation: Evaluation | Comman
     parser.description = evaluation.description
     evaluation.add_arguments(parser)
     if not evaluation.on_cpu:
-        parser.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda or cuda:1")
+        parser.add_argument("--device", default="auto", help="auto (cuda if there is one), cpu, cuda, cuda:1 or mps")
     parser.add_argument("--imports", nargs="+", default=[], help="modules to import first, with additions to use")
     parser.add_argument("--out", type=Path, help=evaluation.out if isinstance(evaluation, Command) else OUT)
     if not isinstance(evaluation, Command):
@@ -114,7 +114,15 @@ def run(
     header = [*environment(arguments, device), *head]
     report = Report(output_folder(options), name or options.command, header, not name)
     measuring = Measuring(evaluation.evaluate(options, device))
-    rows = report.collect(measuring, evaluation.line)
+    try:
+        rows = report.collect(measuring, evaluation.line)
+    except TypeError as error:
+        from performer_string.utils.dtype import WITHOUT_FLOAT64
+
+        if device.type not in WITHOUT_FLOAT64 or "float64" not in str(error):
+            raise
+        message = f"eval {options.command} computes in float64, which torch has not on {device}: use --device cpu."
+        raise ValueError(message) from error
     if not rows:
         raise ValueError(f"eval {options.command} has measured nothing: these options leave no model, size or method.")
     with report.lock(), paper_style(options.width):

@@ -17,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from performer_string import ViT
 from train.inspection import multiplications
+from train.utils.devices import synchronize
 from train.utils.progress import progress
 from train.utils.ranges import at_least
 
@@ -49,18 +50,16 @@ def seconds(call: Call, device: torch.device) -> float:
     On a GPU it is the mean of up to 20 consecutive calls, so that synchronisation counts less in short ones.
     """
     once = _seconds(call, device, 1)
-    count = min(20, int(SHORTEST / once)) if device.type == "cuda" else 1
+    count = 1 if device.type == "cpu" else min(20, int(SHORTEST / once))
     return _seconds(call, device, count) / count if count > 1 else once
 
 
 def _seconds(call: Call, device: torch.device, count: int) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     start = time.perf_counter()
     for _ in range(count):
         call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return time.perf_counter() - start
 
 
@@ -124,8 +123,11 @@ def square_product(dtype: torch.dtype, device: torch.device) -> tuple[Call, int]
     return lambda: torch.mm(a, b, out=out), 2 * side**3
 
 
-def peak_bytes(call: Call, device: torch.device) -> int:
-    """Return the peak memory that a call allocates from torch, in bytes above the memory in use before it."""
+def peak_bytes(call: Call, device: torch.device) -> float:
+    """Return the peak memory that a call allocates from torch, in bytes above the memory in use before it.
+
+    It is measured on the CPU and on NVIDIA and AMD GPUs, and NaN on other devices.
+    """
     if device.type == "cuda":
         call = call.eager if isinstance(call, CapturedCall) else call  # a graph keeps its memory
         torch.cuda.synchronize(device)
@@ -134,6 +136,8 @@ def peak_bytes(call: Call, device: torch.device) -> int:
         call()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
+    if device.type != "cpu":
+        return math.nan
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else each profile writes its stages to the terminal
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         call()

@@ -11,6 +11,7 @@ from performer_string.utils._compat import is_exporting
 
 # Computed once, since the compiler of torch 2.11 cannot trace this query.
 AUTOCAST_DEVICES = {kind for kind in ("cpu", "cuda", "mps", "xpu", "hpu") if torch.amp.is_autocast_available(kind)}
+WITHOUT_FLOAT64 = {"mps"}  # kinds of devices
 
 
 def full_precision(x: Tensor) -> Tensor:
@@ -42,4 +43,4 @@ def angle_dtype(x: Tensor) -> torch.dtype:
     In float32 an angle of 10^6 radians is off by 0.03. Devices of Apple have no float64, and runtimes of exported
     programs have no cosine of it.
     """
-    return torch.float32 if x.device.type == "mps" or is_exporting() else torch.float64
+    return torch.float32 if x.device.type in WITHOUT_FLOAT64 or is_exporting() else torch.float64

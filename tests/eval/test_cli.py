@@ -193,7 +193,7 @@ def test_device_without_a_gpu(tmp_path, capsys):
     arguments = ["resolution", "--checkpoint", str(save(tmp_path / "one")), "--resolutions", "60", "--device", "cuda"]
     with pytest.raises(SystemExit):
         main(arguments)
-    assert "torch sees no GPU here" in capsys.readouterr().err
+    assert "--device cuda: torch sees no such device here. Use --device cpu, or auto." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_device_without_a_gpu(tmp_path, capsys):
         (["--resolutions", "36"], "60 pixels or more, not 36"),
         (["--resolutions", "60", "--positions", "stretch"], "invalid choice: 'stretch'"),
         (["--resolutions", "60", "--images", "-4"], "a number of 0 or more is needed here, not '-4'"),
-        (["--resolutions", "60", "--device", "mps"], "--device must be auto, cpu, cuda or cuda:NUMBER, not 'mps'"),
+        (["--resolutions", "60", "--device", "gpu"], "like cuda:1 or mps, not 'gpu'"),
     ],
 )
 def test_bad_arguments(tmp_path, arguments, message, capsys):

@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch.optim import Optimizer
 
 from train.sharding import whole
+from train.utils.devices import synchronize
 
 
 def tensorboard(trainer: L.Trainer) -> Any:
@@ -95,8 +96,7 @@ class Throughput(Callback):
         self.images += len(batch[0]) * trainer.world_size
         has_stepped, self.step = trainer.global_step > self.step, trainer.global_step  # else gradients accumulate
         if (has_stepped and logged(trainer, trainer.global_step)) or trainer.is_last_batch:
-            if module.device.type == "cuda":
-                torch.cuda.synchronize(module.device)
+            synchronize(module.device)
             now = time.perf_counter()
             module.log("train/images_per_second", self.images / (now - self.since), prog_bar=True)
             module.log("train/peak_memory_mib", peak_memory(module.device))

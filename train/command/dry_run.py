@@ -23,6 +23,7 @@ from train.data.classes import class_names, labels_of
 from train.data.image_checks import check_test_classes, sets_of
 from train.data.module import ImageData
 from train.runs.environment import machine
+from train.utils.devices import synchronize
 from train.utils.progress import clock_time
 
 MANY_LEFT = 0.05  # share of an epoch's images outside full batches from which a hint is shown
@@ -40,8 +41,7 @@ class Stopwatch(Callback):
 
     def lap(self, module: L.LightningModule) -> float:
         """Return the time since the last call in seconds, after synchronisation with the device."""
-        if module.device.type == "cuda":
-            torch.cuda.synchronize(module.device)
+        synchronize(module.device)
         now = time.perf_counter()
         passed, self.last = now - self.last, now
         return passed

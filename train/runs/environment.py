@@ -34,6 +34,8 @@ def machine(device: torch.device) -> str:
 
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return f"{processor()}, its GPU ({device.type})"
     threads = torch.get_num_threads()
     return f"{processor()}, {threads} thread{'' if threads == 1 else 's'}"
 
