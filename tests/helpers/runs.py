@@ -68,8 +68,11 @@ def write_log(run: Path, logged: Mapping[str, Mapping[int, float]]) -> Path:
 
 
 def validations(run: Path) -> list[int]:
-    """Return the steps, counted from 0, after which there was a validation."""
-    return [event.step for event in EventAccumulator(str(run)).Reload().Scalars("val/accuracy")]
+    """Return the steps, counted from 0, after which there was a validation.
+
+    They are sorted: names of files of one second end with a count, and TensorBoard reads 10 before 9.
+    """
+    return sorted(event.step for event in EventAccumulator(str(run)).Reload().Scalars("val/accuracy"))
 
 
 def assert_same_weights(one: Path, two: Path) -> int:
