@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from performer_string.utils._compat import is_exporting
 
@@ -35,6 +35,16 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     if kind in AUTOCAST_DEVICES and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return nullcontext()
+
+
+def check_float64(name: str, model: nn.Module) -> None:
+    """Raise a ValueError, which names the function `name`, for a model on a device that has no float64."""
+    kinds = {x.device.type for x in (*model.parameters(), *model.buffers())} & WITHOUT_FLOAT64
+    if kinds:
+        raise ValueError(
+            f"{name} computes in float64, which torch has not on {kinds.pop()}: move the model to the CPU before, and "
+            f"back afterwards."
+        )
 
 
 def angle_dtype(x: Tensor) -> torch.dtype:

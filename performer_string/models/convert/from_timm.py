@@ -12,6 +12,7 @@ from performer_string.images.preprocessing import Preprocessing
 from performer_string.models.config import ViTConfig
 from performer_string.models.convert.timm_attention import TimmAttention
 from performer_string.models.vit.model import ViT
+from performer_string.utils.dtype import check_float64
 
 TOLERANCE = 1e-6  # relative to the largest output, in float64: rounding to float32 hides another kind of GELU
 
@@ -45,6 +46,7 @@ def from_timm(model: nn.Module) -> ViT:
         raise TypeError(f"from_timm takes a model, timm.create_model(NAME), not a {type(model).__name__}.")
     if any(isinstance(module, TimmAttention) for module in model.modules()):
         raise ValueError("the attention of this model was changed by performerize: make the ViT before, by from_timm.")
+    check_float64("from_timm", model)
     kind, weights = type(model).__name__, {name: x.detach().double() for name, x in model.state_dict().items()}
     try:
         config = config_of(cast(Any, model))

@@ -13,7 +13,7 @@ from performer_string.layers.values.gating import FiberGating
 from performer_string.models.convert.low_rank import Narrowing, by_planes, by_singular_vectors
 from performer_string.models.vit.model import ViT
 from performer_string.position import SeparableEncoding
-from performer_string.utils.dtype import without_autocast
+from performer_string.utils.dtype import check_float64, without_autocast
 
 # Fields of `ViTConfig` whose change needs no other weights.
 CHANGEABLE = ("attention", "feature_map", "feature_options", "key_gate", "log_n_scaling")
@@ -58,6 +58,7 @@ def narrow(model: ViT, qk_dim: int, **changes: Any) -> tuple[ViT, NarrowReport]:
         ValueError: a width out of range, a part that has no narrow counterpart, or another field, by its name.
     """
     check_narrow(model, qk_dim)
+    check_float64("narrow", model)
     if other := sorted(changes.keys() - set(CHANGEABLE)):
         raise ValueError(
             f"narrow changes how a model attends, by {', '.join(CHANGEABLE)}, and all else follows from the model: "

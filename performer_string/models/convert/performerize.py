@@ -17,6 +17,7 @@ from performer_string.models.convert.timm_attention import TimmAttention
 from performer_string.models.convert.timm_checks import check_measured_images, check_model, grid_of, import_timm
 from performer_string.models.convert.timm_parts import TimmParts
 from performer_string.position.grid import PositionMode, check_position_mode
+from performer_string.utils.dtype import check_float64
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def performerize(
     """
     check_attention_name(attention)
     indices = check_model(model, layers)
+    check_float64("performerize", model)
     check_measured_images(model, images)
     parts = TimmParts(
         attention=attention,

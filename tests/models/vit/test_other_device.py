@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import timm
 import torch
 
 from performer_string import ENCODINGS, fold
 from performer_string.bias import LOCALITIES
 from performer_string.feature_maps import FEATURE_MAPS
 from performer_string.layers.values import VALUE_MAPS
+from performer_string.models import from_timm, narrow, performerize
 from performer_string.utils import dtype
 from tests.helpers.other_device import other_device
 from tests.helpers.small_vit import vit
@@ -59,6 +61,21 @@ def test_lists_of_images_and_folded_models(options):
             torch.testing.assert_close(each(ours).to("cpu"), expected, rtol=1e-4, atol=1e-5)
         with model.cached():
             torch.testing.assert_close(model(ours).to("cpu"), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("convert", "model"),
+    [
+        (lambda model: narrow(model, 4), lambda: vit(attention="softmax", encoding="rope-mixed")),
+        (from_timm, lambda: timm.create_model("vit_tiny_patch16_224", depth=1)),
+        (performerize, lambda: timm.create_model("vit_tiny_patch16_224", depth=1)),
+    ],
+    ids=["narrow", "from_timm", "performerize"],
+)
+def test_conversions_in_float64_name_the_cpu(convert, model):
+    model = model()
+    with other_device() as device, pytest.raises(ValueError, match="has not on meta: move the model to the CPU before"):
+        convert(model.to(device))
 
 
 @pytest.mark.parametrize(
