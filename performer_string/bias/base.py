@@ -106,6 +106,20 @@ class RelativeBias(nn.Module):
         """
         return None
 
+    def log_columns(self, positions: Tensor, num_prefix: int = 0) -> tuple[Tensor, Tensor] | None:
+        """Return columns a and b of the tokens with log lambda(p_i - p_j) = <a_i, b_j>; None by default.
+
+        With them softmax attention needs no N x N numbers in inference on a CPU.
+
+        Args:
+            positions: positions of the tokens, [N, C], prefix tokens first, whose columns are zero.
+            num_prefix: leading tokens without a position.
+
+        Returns:
+            Columns a and b, [H, N, c] each.
+        """
+        return None
+
     def splits(self, widths: Sequence[float], dim: int) -> list[Split]:
         """Return the ways to sum lambda over a grid within its error bound.
 

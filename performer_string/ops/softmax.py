@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from performer_string.ops.decayed_softmax import attend_with_columns, decay_columns, mask_bias
 from performer_string.ops.key_bias import key_logits, with_bias_columns
 from performer_string.ops.layout import AttentionContext, TokenLayout
 from performer_string.ops.packing import attend_packed, packed_lengths
@@ -53,7 +54,7 @@ def softmax_attention(
         rotation: rotation R from an encoding; None for the identity. In cross attention rotate queries and keys
             beforehand, each by `rotate` of its rotation.
         locality: relative bias, which attenuates the values by distance after the softmax, or, if normalised, is a bias
-            of the logits. All N x N weights are then held.
+            of the logits. All N x N weights are then held, unless it is a Gaussian in inference on a CPU.
         positions: positions of the tokens, [N, C], for the relative bias alone: the rotation contains them already.
         num_prefix: number of leading tokens without a position, for the relative bias.
         key_mask: mask of the keys, [B, N], True for keys to attend to. The output of a sample without keys is zero.
@@ -131,7 +132,9 @@ def _softmax_with_bias(
     layout: TokenLayout,
     key_bias: Tensor | None,
 ) -> Tensor:
-    """Softmax attention with a relative bias, with all weights [B, H, N, N] in float32 or better.
+    """Softmax attention with a relative bias, in float32 or better.
+
+    All weights [B, H, N, N] are held, unless the logarithm of the bias is an inner product (`decay_columns`).
 
     Args:
         q, k, v: rotated queries, rotated keys and values, [B, H, N, d].
@@ -146,7 +149,15 @@ def _softmax_with_bias(
     dtype, key_mask = torch.promote_types(q.dtype, torch.float32), layout.mask
     assert layout.positions is not None
     with without_autocast(q):
-        logits = (q.to(dtype) * scale) @ k.to(dtype).mT
+        q, k = q.to(dtype) * scale, k.to(dtype)
+        columns = decay_columns(q, k, v, locality, layout, key_bias)
+        if columns is not None:
+            bias = mask_bias(key_mask, key_bias, q)
+            out = attend_with_columns(q, k, v.to(dtype), columns, locality.normalised, bias)
+            if key_mask is not None:
+                out = out.masked_fill(~key_mask.any(-1)[:, None, None, None], 0.0)
+            return out.to(v.dtype)
+        logits = q @ k.mT
         if locality.normalised:
             logits = logits + locality.log_matrix(layout.positions, layout.num_prefix).to(dtype)
         if key_bias is not None:

@@ -29,12 +29,12 @@ def can_flash(q: Tensor, v: Tensor, weight: Tensor) -> bool:
     return FLASH_ATTENTION_CPU is not None and q.device.type == "cpu" and q.shape[-1] == v.shape[-1] and busy
 
 
-def flash_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+def flash_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return sum_j softmax_j(q_i k_j + b_j) v_j and log sum_j exp(q_i k_j + b_j).
 
     Args:
         q, k, v: queries [H, B, M, d], keys and values [H, B, N, d].
-        bias: bias b of the keys, finite, [H, B, 1, N].
+        bias: bias b of the keys, finite, [H, B, 1, N], or None.
 
     Returns:
         Outputs, [H, B, M, d], and log-normalisers, [H, B, M].
@@ -44,7 +44,7 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tens
         q = q.contiguous()
     k = k if k.stride(-1) == 1 else k.contiguous()
     v = v if v.stride(-1) == 1 else v.contiguous()
-    mask = bias.expand(*bias.shape[:2], q.shape[2], bias.shape[-1])
+    mask = None if bias is None else bias.expand(*bias.shape[:2], q.shape[2], bias.shape[-1])
     out, log = FLASH_ATTENTION_CPU(q, k, v, attn_mask=mask, scale=1.0)
     return out, log
 

@@ -1,0 +1,125 @@
+"""Softmax attention with a decay by flash attention, beside N x N weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eval.speed.measure import peak_bytes
+from performer_string import build_encoding, build_locality, grid_positions, softmax_attention
+from performer_string.ops import decayed_softmax
+from tests.helpers.small_vit import vit
+from train.inspection import multiplications
+
+HEADS, WIDTH = 2, 6
+ALL_PAIRS = 10**6
+
+
+def decay(**options):
+    locality = build_locality("gaussian", num_heads=HEADS, **{"sigma": 1.5, **options})
+    with torch.no_grad():
+        for p in locality.parameters():
+            p.add_(torch.randn_like(p) / 3)  # another sigma and amplitude in each head
+    return locality
+
+
+def attend(locality, dense, q, k, v, positions, **options):
+    locality.max_dense_tokens = ALL_PAIRS if dense else 0
+    return softmax_attention(q, k, v, locality=locality, positions=positions, **options)
+
+
+@pytest.fixture
+def columns(monkeypatch):
+    """Columns that were used, in order."""
+    used, original = [], decayed_softmax.attend_with_columns
+    record = lambda *arguments: used.append(arguments[3]) or original(*arguments)  # noqa: E731
+    monkeypatch.setattr("performer_string.ops.softmax.attend_with_columns", record)
+    return used
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("options", [{}, {"sigma": [1.0, 3.0]}, {"sigma": 30.0}], ids=str)
+@pytest.mark.parametrize("extras", ["", "mask", "bias", "mask and bias", "prefix", "wide values", "narrow values"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_outputs_are_those_of_all_weights(columns, normalised, options, extras, dtype):
+    torch.manual_seed(0)
+    positions = grid_positions((5, 7))
+    prefix = 2 if extras == "prefix" else 0
+    positions = torch.cat([torch.zeros(prefix, 2), positions])
+    q, k, v = torch.randn(3, 3, HEADS, len(positions), WIDTH).to(dtype).unbind(0)
+    more = {"wide values": 9, "narrow values": 3}.get(extras, WIDTH)
+    v = torch.cat([v, v], dim=-1)[..., :more]
+    given = {"num_prefix": prefix, "rotation": build_encoding("rope", head_dim=WIDTH, num_heads=HEADS)(positions)}
+    if "mask" in extras:
+        mask = torch.rand(3, len(positions)) < 0.5
+        mask[1] = False
+        given["key_mask"] = mask
+    if "bias" in extras:
+        given["key_bias"] = torch.randn(3, HEADS, len(positions))
+    locality = decay(normalised=normalised, **options)
+    dense, fast = (attend(locality, each, q, k, v, positions, **given) for each in (True, False))
+    assert len(columns) == 1
+    assert fast.dtype == dense.dtype == v.dtype
+    close = {"rtol": 2e-2, "atol": 1e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(fast, dense, **close)
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("each_axis", [False, True])
+def test_columns_give_the_logarithm_of_the_decay(axes, each_axis):
+    """In any dimension, off the grid and far from the origin, with the gradients of all parameters."""
+    locality = decay(sigma=[1.5, 0.7, 2.5][:axes] if each_axis else 1.5).double()
+    positions = torch.randn(9, axes, dtype=torch.float64) * 3 + 100
+    a, b = locality.log_columns(positions, num_prefix=2)
+    ours, expected = a @ b.mT, locality.log_matrix(positions, num_prefix=2)
+    torch.testing.assert_close(ours, expected)
+    weights = torch.randn_like(ours)
+    parameters = list(locality.parameters())
+    gradients = [torch.autograd.grad((x * weights).sum(), parameters) for x in (ours, expected)]
+    torch.testing.assert_close(*gradients)
+
+
+@torch.no_grad()
+def test_memory_is_not_that_of_all_pairs():
+    positions = grid_positions((24, 24))
+    q, k, v = torch.randn(3, 1, HEADS, len(positions), WIDTH).unbind(0)
+    peaks = [peak_bytes(lambda dense=dense: attend(decay(), dense, q, k, v, positions), q.device) for dense in (0, 1)]
+    assert peaks[0] < peaks[1] / 10
+
+
+def test_all_weights_are_used_in_training_and_for_narrow_decays(columns):
+    positions = grid_positions((5, 7))
+    q, k, v = torch.randn(3, 1, HEADS, len(positions), WIDTH).unbind(0)
+    learned, narrow = decay(), decay(sigma=0.26, fixed=True)
+    gradients = []
+    for dense in (True, False):
+        out = attend(learned, dense, q, k, v, positions)
+        gradients.append(torch.autograd.grad(out.square().sum(), list(learned.parameters())))
+    torch.testing.assert_close(*gradients)
+    far = positions * 10
+    dense, fast = (attend(narrow, each, q, k, v, far) for each in (True, False))
+    torch.testing.assert_close(fast, dense, rtol=0, atol=0)
+    assert not columns
+
+
+@torch.no_grad()
+def test_other_decays_and_few_tokens_use_all_weights(columns):
+    positions = grid_positions((5, 7))
+    q, k, v = torch.randn(3, 1, HEADS, len(positions), WIDTH).unbind(0)
+    attend(build_locality("exponential", num_heads=HEADS), False, q, k, v, positions)
+    attend(decay(), True, q, k, v, positions)
+    assert not columns
+    attend(decay(), False, q, k, v, positions)
+    assert len(columns) == 1
+
+
+def test_both_passes_are_counted():
+    plain, decayed = (
+        multiplications(vit(max_dense_tokens=0, attention="softmax", locality=locality), (64, 96))
+        for locality in (None, "gaussian")
+    )
+    tokens, heads, width, layers = (64 // 4) * (96 // 8), 2, 12, 3
+    columns = 4
+    more = 2 * tokens**2 * heads * layers * (width + columns)  # the pass with columns, with values as wide
+    assert decayed == plain + more
