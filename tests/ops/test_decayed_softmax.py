@@ -84,7 +84,11 @@ def test_columns_give_the_logarithm_of_the_decay(axes, each_axis):
 def test_memory_is_not_that_of_all_pairs():
     positions = grid_positions((24, 24))
     q, k, v = torch.randn(3, 1, HEADS, len(positions), WIDTH).unbind(0)
-    peaks = [peak_bytes(lambda dense=dense: attend(decay(), dense, q, k, v, positions), q.device) for dense in (0, 1)]
+    bias = torch.randn(1, len(positions), HEADS).mT  # as of a gate of each token
+    peaks = [
+        peak_bytes(lambda dense=dense: attend(decay(), dense, q, k, v, positions, key_bias=bias), q.device)
+        for dense in (False, True)
+    ]
     assert peaks[0] < peaks[1] / 10
 
 

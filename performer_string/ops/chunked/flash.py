@@ -44,7 +44,10 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tup
         q = q.contiguous()
     k = k if k.stride(-1) == 1 else k.contiguous()
     v = v if v.stride(-1) == 1 else v.contiguous()
-    mask = None if bias is None else bias.expand(*bias.shape[:2], q.shape[2], bias.shape[-1])
+    mask = None
+    if bias is not None:
+        bias = bias if bias.stride(-1) == 1 else bias.contiguous()  # or torch would copy all M x N numbers
+        mask = bias.expand(*bias.shape[:2], q.shape[2], bias.shape[-1])
     out, log = FLASH_ATTENTION_CPU(q, k, v, attn_mask=mask, scale=1.0)
     return out, log
 
