@@ -41,6 +41,12 @@ def operations() -> dict[str, set[str]]:
     return {name: kernels(name) for name in functions}
 
 
+def has_kernel(name: str) -> bool:
+    """Return whether torch has an operation of `aten` for the device."""
+    kernels = operations()[name]
+    return not kernels or bool(kernels & KERNELS)
+
+
 class DeviceTensor(Tensor):
     """A tensor of the emulated device, which holds its values in a tensor of the CPU."""
 
@@ -77,10 +83,8 @@ def compute(operation, arguments, options):
     if not ours and device != DEVICE:
         return operation(*arguments, **options)
     name = operation.name().removeprefix("aten::")
-    if ours and operation.namespace == "aten":
-        kernels = operations()[name]
-        if kernels and not kernels & KERNELS:
-            raise NotImplementedError(f"The emulated device has no {name}.")
+    if ours and operation.namespace == "aten" and not has_kernel(name):
+        raise NotImplementedError(f"The emulated device has no {name}.")
     moves = name in ("_to_copy", "copy_") or "index" in name  # which take tensors of two devices
     if ours and not moves and any(x.dim() for x in inputs if not isinstance(x, DeviceTensor)):
         raise RuntimeError(f"{name} takes tensors of the CPU and of the emulated device.")
