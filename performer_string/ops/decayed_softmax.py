@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from performer_string.ops.chunked.flash import flash_attention
-from performer_string.ops.key_bias import NEGLIGIBLE
 from performer_string.ops.layout import TokenLayout
 from performer_string.utils._compat import FLASH_ATTENTION_CPU, values_unavailable
 
@@ -71,10 +70,10 @@ def attend_with_columns(
         q, k, v: queries, which hold the scale of the logits, keys and values, [B, H, N, d].
         columns: columns a and b of the decay from `decay_columns`, [H, N, c].
         normalised: whether the denominator has the decay too.
-        bias: bias of the keys, finite, [B, H or 1, N], or None.
+        bias: bias of the keys, [B, H or 1, N], -inf for masked ones, or None.
 
     Returns:
-        Outputs, [B, H, N, e].
+        Outputs, [B, H, N, e]. Those of a sample without keys may be NaN.
     """
     bias = None if bias is None else bias[:, :, None].expand(-1, q.shape[1], -1, -1)
     a, b = (x.to(q.dtype).expand(q.shape[0], -1, -1, -1) for x in columns)
@@ -95,7 +94,9 @@ def flash_with_widths(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> t
 
 
 def mask_bias(key_mask: Tensor | None, key_bias: Tensor | None, like: Tensor) -> Tensor | None:
-    """Return the bias of `key_logits`, or else of a mask, [B, H or 1, N], in the type of `like`; None for neither."""
-    if key_bias is None and key_mask is not None:
-        key_bias = torch.where(key_mask[:, None], 0.0, NEGLIGIBLE)
-    return None if key_bias is None else key_bias.to(like.dtype)
+    """Return the sum of a bias of the keys and -inf for masked ones, [B, H or 1, N], in the type of `like`, or None."""
+    bias = None if key_bias is None else key_bias.to(like.dtype)
+    if key_mask is None:
+        return bias
+    bias = like.new_zeros(len(key_mask), 1, key_mask.shape[-1]) if bias is None else bias
+    return bias.masked_fill(~key_mask[:, None], -torch.inf)

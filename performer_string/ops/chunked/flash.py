@@ -34,7 +34,7 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tup
 
     Args:
         q, k, v: queries [H, B, M, d], keys and values [H, B, N, d].
-        bias: bias b of the keys, finite, [H, B, 1, N], or None.
+        bias: bias b of the keys, [H, B, 1, N], or None; not -inf for all of them.
 
     Returns:
         Outputs, [H, B, M, d], and log-normalisers, [H, B, M].
