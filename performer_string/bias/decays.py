@@ -165,13 +165,14 @@ class GaussianDecay(DistanceDecay):
 
     def log_columns(self, positions: Tensor, num_prefix: int = 0) -> tuple[Tensor, Tensor]:
         """Return a = (u, 1, -|u|^2 / 2) and b = (u, log amplitude - |u|^2 / 2, 1) of u = p / sigma, from the centre."""
-        sigma = self.sigma().view(self.num_heads, 1, -1)  # [H, 1, 1 or C]
-        check_axes(sigma.shape[-1] if sigma.shape[-1] > 1 else positions.shape[-1], positions.shape[-1])
-        is_patch = (torch.arange(len(positions), device=positions.device) >= num_prefix)[:, None]
-        u = torch.where(is_patch, positions - positions[num_prefix:].mean(0), 0.0) / sigma  # [H, N, C]
-        one, half = is_patch.to(u.dtype).expand(*u.shape[:-1], 1), -u.square().sum(-1, keepdim=True) / 2
-        height = half + self.log_amplitude().view(-1, 1, 1) * one
-        return torch.cat([u, one, half], dim=-1), torch.cat([u, height, one], dim=-1)
+        sigma, patches = self.sigma(), positions[num_prefix:]
+        if sigma.ndim == 2:
+            check_axes(sigma.shape[-1], positions.shape[-1])
+        u = (patches - patches.mean(0)) / sigma.view(self.num_heads, 1, -1)  # [H, N, C]
+        half = -u.square().sum(-1, keepdim=True) / 2
+        one, height = torch.ones_like(half), half + self.log_amplitude().view(-1, 1, 1)
+        a, b = torch.cat([u, one, half], dim=-1), torch.cat([u, height, one], dim=-1)
+        return F.pad(a, (0, 0, num_prefix, 0)), F.pad(b, (0, 0, num_prefix, 0))
 
     def components(self) -> tuple[Tensor, Tensor]:
         """Return the decay itself, of amplitude [H, 1] and width [H, 1] or [H, 1, C]."""

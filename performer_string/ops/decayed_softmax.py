@@ -39,7 +39,7 @@ def decay_columns(
     the columns would lose digits: for a Gaussian of sigma 1 in images of more than some 90 x 90 patches.
 
     Args:
-        q, k, v: queries, keys and values, [B, H, N, d].
+        q, k, v: queries and keys in float32 or better, and values, [B, H, N, d].
         locality: the decay.
         layout: positions of the tokens, and prefix.
         key_bias: bias of the keys, or None.
@@ -57,12 +57,17 @@ def decay_columns(
     if columns is None:
         return None
     largest = torch.stack([x.abs().amax(dim=1) for x in columns]).prod(0).sum(-1).max()  # of the sums of the terms
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    return columns if torch.finfo(dtype).eps * float(largest) <= LARGEST_ERROR else None
+    return columns if torch.finfo(q.dtype).eps * float(largest) <= LARGEST_ERROR else None
 
 
 def attend_with_columns(
-    q: Tensor, k: Tensor, v: Tensor, columns: tuple[Tensor, Tensor], normalised: bool, bias: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    columns: tuple[Tensor, Tensor],
+    normalised: bool,
+    key_mask: Tensor | None,
+    key_bias: Tensor | None,
 ) -> Tensor:
     """Return the outputs of softmax attention with a decay.
 
@@ -70,27 +75,34 @@ def attend_with_columns(
         q, k, v: queries, which hold the scale of the logits, keys and values, [B, H, N, d].
         columns: columns a and b of the decay from `decay_columns`, [H, N, c].
         normalised: whether the denominator has the decay too.
-        bias: bias of the keys, [B, H or 1, N], -inf for masked ones, or None.
+        key_mask: mask of the keys, [B, N], or None.
+        key_bias: bias of the keys, [B, H, N], or None.
 
     Returns:
-        Outputs, [B, H, N, e]. Those of a sample without keys may be NaN.
+        Outputs, [B, H, N, e]. Those of a sample without keys are zero.
     """
+    bias = mask_bias(key_mask, key_bias, q)
     bias = None if bias is None else bias[:, :, None].expand(-1, q.shape[1], -1, -1)
     a, b = (x.to(q.dtype).expand(q.shape[0], -1, -1, -1) for x in columns)
     out, log = flash_with_widths(torch.cat([q, a], dim=-1), torch.cat([k, b], dim=-1), v, bias)
-    if normalised:
-        return out
-    log_without = flash_with_widths(q, k, v[..., : q.shape[-1]], bias)[1]
-    return out * (log - log_without).exp()[..., None]
+    if not normalised:
+        log_without = flash_with_widths(q, k, v[..., : q.shape[-1]], bias)[1]
+        out = out * (log - log_without).exp()[..., None]
+    return out if key_mask is None else out.masked_fill(~key_mask.any(-1)[:, None, None, None], 0.0)
 
 
 def flash_with_widths(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return what `flash_attention` does of values of any width, [B, H, N, e]; its kernel takes one width for all."""
-    widest = max(q.shape[-1], v.shape[-1])
     width = v.shape[-1]
-    q, k, v = (F.pad(x, (0, widest - x.shape[-1])) for x in (q, k, v))
-    out, log = flash_attention(q, k, v, bias)
+    out, log = flash_attention(*pad_to_one_width(q, k, v), bias)
     return out[..., :width], log
+
+
+def pad_to_one_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values with zeros up to the widest of them, which change no product."""
+    widest = max(x.shape[-1] for x in (q, k, v))
+    q, k, v = (F.pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in (q, k, v))
+    return q, k, v
 
 
 def mask_bias(key_mask: Tensor | None, key_bias: Tensor | None, like: Tensor) -> Tensor | None:

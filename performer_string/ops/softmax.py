@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from performer_string.ops.decayed_softmax import attend_with_columns, decay_columns, mask_bias
+from performer_string.ops.decayed_softmax import attend_with_columns, decay_columns, pad_to_one_width
 from performer_string.ops.key_bias import key_logits, with_bias_columns
 from performer_string.ops.layout import AttentionContext, TokenLayout
 from performer_string.ops.packing import attend_packed, packed_lengths
@@ -117,12 +117,6 @@ def attend_softmax(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, s
     return out.to(out_dtype) if mixed else out
 
 
-def pad_to_one_width(*tensors: Tensor) -> list[Tensor]:
-    """Return queries, keys and values with zeros up to the widest of them, which change no product."""
-    widest = max(x.shape[-1] for x in tensors)
-    return [F.pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in tensors]
-
-
 def _softmax_with_bias(
     q: Tensor,
     k: Tensor,
@@ -152,10 +146,7 @@ def _softmax_with_bias(
         q, k = q.to(dtype) * scale, k.to(dtype)
         columns = decay_columns(q, k, v, locality, layout, key_bias)
         if columns is not None:
-            bias = mask_bias(key_mask, key_bias, q)
-            out = attend_with_columns(q, k, v.to(dtype), columns, locality.normalised, bias)
-            if key_mask is not None:
-                out = out.masked_fill(~key_mask.any(-1)[:, None, None, None], 0.0)
+            out = attend_with_columns(q, k, v.to(dtype), columns, locality.normalised, key_mask, key_bias)
             return out.to(v.dtype)
         logits = q @ k.mT
         if locality.normalised:
