@@ -104,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with one_message():
         check_writable("--out", options.out)  # before a download
         from train.data.module import ImageData
+        from train.data.sources import SOURCES
 
         model, normal = open_model(options.name, options.weights, options.random)
         vit = from_timm(model)
@@ -116,7 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fine_tune += ["--init_from", str(file), "--data.root", "DIR"]
         fine_tune += ["--trainer.devices", "1", "--trainer.strategy", "auto"]  # the recipe has eight devices
         if source != "imagenet":
-            fine_tune += ["--data.source", source, "--model.vit.num_classes", str(classes or "N")]
+            fine_tune += ["--data.source", source]
+            if source in SOURCES and SOURCES[source].count is None:
+                fine_tune += ["--model.vit.num_classes", str(classes or "N")]
             fine_tune += ["--data.val_fraction", "0.1"]  # the recipe holds out a hundredth, for ImageNet
         fixed = {name: value for name, value in asdict(vit.config).items() if name in FIXED}
         content: dict[str, Any] = {"model": {"vit": {"variant": None, **fixed, "encoding_options": {}}}}

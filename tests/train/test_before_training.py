@@ -11,6 +11,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from PIL import Image
 
+from performer_string import ViT
 from tests.helpers.runs import fails, fit
 from tests.helpers.training import TINY
 from train import cli
@@ -55,6 +56,19 @@ def test_broken_images_with_path_and_reason(photographs):
 def test_a_model_of_one_channel_for_images_in_colour(recipe, capsys):
     output = fails([*recipe, "--model.vit.in_channels", "1"], capsys)
     assert "set --model.vit.in_channels 3, or make the images grey by --data.grey true" in output
+
+
+@pytest.mark.slow
+def test_the_head_has_a_class_for_each_folder(recipe, tmp_path, capsys):
+    output = fails([*recipe, "--model.vit.num_classes", "7"], capsys)
+    assert "the data (folder) has num_classes=2, the model 7: set --model.vit.num_classes 2." in output
+    path = Path(recipe[2])
+    path.write_text(path.read_text().replace("num_classes: 2", "num_classes: 7"))
+    cli.main([*recipe, "--trainer.max_epochs", "1"])
+    run = tmp_path / "run"
+    assert "num_classes: 2" in (run / "config.yaml").read_text()
+    assert ViT.from_checkpoint(run).config.num_classes == 2
+    cli.main(["resume", str(run), "--trainer.max_epochs", "2"])
 
 
 @pytest.mark.parametrize("more", ["train", "test"])

@@ -159,6 +159,12 @@ def sets_in(root: Path) -> list[str]:
     return [name for name in ("train", "test", "val") if (root / name).is_dir()]
 
 
+def count_class_folders(root: Path) -> int:
+    """Return the number of classes of `root/train`, or of `root` where it is not split; 0 without such folders."""
+    folder = root / "train" if sets_in(root) else root
+    return len(classes_in(folder)) if folder.is_dir() else 0
+
+
 def split_folder(root: Path, train: bool, test_fraction: float) -> ClassFolders:
     """Return the training or the test images of an unsplit folder of classes, `root/CLASS/IMAGE`.
 

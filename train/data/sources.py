@@ -15,7 +15,7 @@ from torchvision.datasets import VisionDataset
 from performer_string.images.normalisation import NORMALISATION, grey_level
 from performer_string.images.preprocessing import Outputs
 from train.data.class_folders import ClassFolders as ClassFolders
-from train.data.class_folders import UnsplitFolderError, image_folder, validation_folder
+from train.data.class_folders import UnsplitFolderError, count_class_folders, image_folder, validation_folder
 from train.data.classes import labels_of
 from train.data.folders import EmptyClassError
 from train.data.generated import GeneratedTask
@@ -43,6 +43,8 @@ class Source:
         head: head of the models, `class`, or `dense` for images with masks (`MaskedImages`).
         outputs: what models answer: one `class` of each image; `labels`, of which it has any number, as numbers from 0
             to 1; or `numbers`. Labels and numbers are `classes` many for each image.
+        count: function that counts the classes at a root without opening a file, for `take_class_count`; None where
+            nothing quicker than `build` does.
     """
 
     build: Build
@@ -55,6 +57,7 @@ class Source:
     validation: Callable[[Path], Any] | None = None
     head: str = "class"
     outputs: Outputs = "class"
+    count: Callable[[Path], int] | None = None
 
     def with_channels(self, grey: bool, channels: int) -> Source:
         """Return the source with grey images of one channel, or with a number of channels, 0 for its own."""
@@ -116,6 +119,7 @@ SOURCES: dict[str, Source] = {
         3,
         *NORMALISATION["folder"],
         validation=validation_folder,
+        count=count_class_folders,
     ),
     "masks": Source(mask_folder, LAYOUT, None, 3, *NORMALISATION["masks"], validation=validation_masks, head="dense"),
     "videos": Source(
@@ -126,6 +130,7 @@ SOURCES: dict[str, Source] = {
         *NORMALISATION["videos"],
         axes=3,
         validation=partial(validation_folder, kind=VideoFolders),
+        count=count_class_folders,
     ),
     "hub": Source(
         hub_images,
