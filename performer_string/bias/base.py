@@ -236,6 +236,8 @@ def pairwise_offsets(positions: Tensor) -> Tensor:
             f"a relative bias takes positions [N, C] that all samples share, not {list(positions.shape)}: pack samples "
             f"that have positions of their own (cu_seqlens, or the lengths of a TokenLayout)."
         )
+    if not positions.is_floating_point():
+        positions = positions.long()  # short and unsigned integers would wrap around
     return positions[:, None] - positions  # not cdist, whose gradient is NaN at 0
 
 

@@ -166,6 +166,7 @@ class GaussianDecay(DistanceDecay):
     def log_columns(self, positions: Tensor, num_prefix: int = 0) -> tuple[Tensor, Tensor]:
         """Return a = (u, 1, -|u|^2 / 2) and b = (u, log amplitude - |u|^2 / 2, 1) of u = p / sigma, from the centre."""
         sigma, patches = self.sigma(), positions[num_prefix:]
+        patches = patches if patches.is_floating_point() else patches.double()
         if sigma.ndim == 2:
             check_axes(sigma.shape[-1], positions.shape[-1])
         u = (patches - patches.mean(0)) / sigma.view(self.num_heads, 1, -1)  # [H, N, C]

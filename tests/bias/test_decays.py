@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -210,3 +211,20 @@ def test_few_tokens_are_summed_exactly():
                 fast = numerator(locality, fq, fk, v, TokenLayout(positions, num_prefix=num_prefix))
                 errors.append(float(((fast - exact).norm() / exact.norm()).detach()))
             assert errors[0] < 1e-12 < errors[1] < 1e-3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int64])
+@pytest.mark.parametrize("name", LOCALITIES)
+def test_integer_positions_are_those_of_their_numbers(name, dtype):
+    """Differences of unsigned numbers, and squares of short ones, do not wrap around."""
+    grid, phi = (3, 40), build_feature_map("elu", head_dim=6, num_heads=2)
+    locality, positions = make(name, grid), grid_positions(grid, dtype=torch.float64)
+    q, k, v = torch.randn(3, 1, 2, len(positions), 6, dtype=torch.float64)
+    for most in (0, 10**6):  # over the grid, or for softmax by columns, and by N x N matrices
+        locality.max_dense_tokens = most
+        for attend in (softmax_attention, partial(linear_attention, phi=phi)):
+            integer, real = (
+                attend(q, k, v, locality=locality, positions=each) for each in (positions.to(dtype), positions)
+            )
+            torch.testing.assert_close(integer, real)
