@@ -8,7 +8,7 @@ grid takes quadratic time and linear memory, and is faster below some 10^5 token
 
 from __future__ import annotations
 
-import itertools
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.bias.base import RelativeBias
+from performer_string.position.grid import corners, linear_cells
 
 
 class RelativeBiasTable(RelativeBias):
@@ -50,18 +51,6 @@ class RelativeBiasTable(RelativeBias):
             raise ValueError(
                 f"positions must have the {len(self.grid)} coordinates of grid={self.grid}, not {offsets.shape[-1]}."
             )
-        lower, fraction = [], []
-        for axis, n in zip(offsets.unbind(-1), self.grid, strict=True):
-            entry = axis.clamp(1 - n, n - 1) + (n - 1)
-            floor = entry.detach().floor().clamp(max=max(2 * n - 3, 0))
-            lower.append(floor.long())
-            fraction.append(entry - floor)
-        total = torch.zeros((), dtype=offsets.dtype, device=offsets.device)
-        for corner in itertools.product((0, 1), repeat=len(self.grid)):
-            index: list[Any] = [slice(None)]
-            index += [(low + up).clamp(max=2 * n - 2) for low, up, n in zip(lower, corner, self.grid, strict=True)]
-            weight = torch.ones_like(fraction[0])
-            for up, part in zip(corner, fraction, strict=True):
-                weight = weight * (part if up else 1 - part)
-            total = total + weight * self.bias[tuple(index)]
-        return total
+        axes = [linear_cells(axis + (n - 1), 2 * n - 1) for axis, n in zip(offsets.unbind(-1), self.grid, strict=True)]
+        heads: Any = slice(None)
+        return functools.reduce(torch.add, (weight * self.bias[(heads, *cells)] for cells, weight in corners(axes)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 
 import torch
 from torch import Tensor, nn
 
 from performer_string.position.base import Encoding, Sizes
+from performer_string.position.grid import clipped, corners, linear_cells
 from performer_string.utils.dtype import angle_dtype
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_not_negative, check_positive
@@ -52,35 +53,9 @@ class Absolute(Encoding):
     def embedding(self, positions: Tensor) -> Tensor:
         """Return the interpolated table at positions [..., N, C], in cells of the training grid: [..., N, H d]."""
         assert self.grid is not None
-        self.check(positions)
-        axes = [self.cells_on(r, size) for r, size in zip(positions.unbind(-1), self.grid, strict=True)]
-        total = self.table.new_zeros(())
-        for corner in itertools.product(*axes):
-            cells, weights = zip(*corner, strict=True)
-            weight = torch.stack(weights, dim=-1).prod(-1, keepdim=True)  # [..., N, 1]
-            total = total + weight.to(self.table.dtype) * self.table[cells]  # [..., N, H d]
-        return total
-
-
-def clipped(positions: Tensor, low: int, high: int) -> Tensor:
-    """Return positions within [low, high]. The gradient of clamp at its ends depends on the version of torch."""
-    return positions.maximum(positions.new_tensor(low)).minimum(positions.new_tensor(high))
-
-
-def linear_cells(positions: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
-    """Return the cells on both sides of positions along one axis, and their weights, which sum to 1.
-
-    Args:
-        positions: positions along the axis, in cells, [..., N].
-        size: number of cells along the axis.
-
-    Returns:
-        Two pairs of indices and weights, [..., N] each.
-    """
-    r = clipped(positions, 0, size - 1)
-    lower = r.floor().long().clamp(max=max(0, size - 2))
-    fraction = r - lower  # in [0, 1]
-    return [(lower, 1 - fraction), ((lower + 1).clamp(max=size - 1), fraction)]
+        axes = [self.cells_on(r, size) for r, size in zip(self.check(positions).unbind(-1), self.grid, strict=True)]
+        parts = (weight[..., None].to(self.table.dtype) * self.table[cells] for cells, weight in corners(axes))
+        return functools.reduce(torch.add, parts)  # [..., N, H d]
 
 
 def cubic_cells(positions: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
@@ -95,8 +70,9 @@ def cubic_cells(positions: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
     return [((lower + k - 1).clamp(0, size - 1), weight) for k, weight in enumerate(weights)]
 
 
-def cubic_weight(distance: Tensor, a: float = -0.75) -> Tensor:
+def cubic_weight(distance: Tensor) -> Tensor:
     """Return the weight of a cell at a distance of 0 to 2: Keys, IEEE Trans. ASSP 29, 1981, equation 15."""
+    a = -0.75
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     return torch.where(distance <= 1, near, far)

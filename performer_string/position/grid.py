@@ -6,6 +6,8 @@ together. LieRE found this "spacing preserved" best (arXiv:2406.10322, section 5
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Literal
@@ -106,6 +108,38 @@ def grid_steps(grid: Sequence[int], mode: PositionMode, train_grid: Sequence[int
 def as_floating(positions: Tensor) -> Tensor:
     """Return positions as floating-point numbers, of torch's default type where they are integers."""
     return positions if positions.is_floating_point() else positions.to(torch.get_default_dtype())
+
+
+def clipped(positions: Tensor, low: int, high: int) -> Tensor:
+    """Return positions within [low, high]. The gradient of clamp at its ends depends on the version of torch."""
+    positions = as_floating(positions)
+    return positions.maximum(positions.new_full((), low)).minimum(positions.new_full((), high))
+
+
+def linear_cells(positions: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the cells on both sides of positions along one axis, and their weights, which sum to 1.
+
+    Args:
+        positions: positions along the axis, in cells, [..., N]; those outside are taken to its ends.
+        size: number of cells along the axis.
+
+    Returns:
+        Two pairs of indices and weights, [..., N] each.
+    """
+    r = clipped(positions, 0, size - 1)
+    lower = r.floor().long().clamp(max=max(0, size - 2))
+    fraction = r - lower  # in [0, 1]
+    return [(lower, 1 - fraction), ((lower + 1).clamp(max=size - 1), fraction)]
+
+
+def corners(axes: Sequence[list[tuple[Tensor, Tensor]]]) -> list[tuple[tuple[Tensor, ...], Tensor]]:
+    """Return the cells around positions, each as one index for each axis, with its weight, the product over the axes.
+
+    Args:
+        axes: pairs of indices and weights along each axis, as of `linear_cells`.
+    """
+    pairs = [tuple(zip(*corner, strict=True)) for corner in itertools.product(*axes)]
+    return [(cells, functools.reduce(torch.mul, weights)) for cells, weights in pairs]
 
 
 def mean_position(positions: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -278,10 +278,11 @@ def test_absolute_interpolates_by_cubic_convolution_as_torch_does():
             assert_close(encoding.embedding(positions), expected.flatten(1).T)
     far = torch.tensor([[99.0, -99.0]], dtype=torch.float64)
     assert_close(encoding.embedding(far)[0], table[3, 0])
-    for coord_dim in (1, 3):
+    for coord_dim in (1, 2, 3):
         other = make_encoding("absolute", coord_dim=coord_dim, interpolation="bicubic")
         cells = grid_positions((4, 5, 3)[:coord_dim], dtype=torch.float64)
-        assert_close(other.embedding(cells), other.table.flatten(0, -2))
+        for dtype in (torch.float64, torch.uint8):  # the cell before the first has no unsigned number
+            assert_close(other.embedding(cells.to(dtype)), other.table.flatten(0, -2))
 
 
 def test_sinusoidal_is_its_formula():
