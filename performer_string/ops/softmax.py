@@ -99,10 +99,8 @@ def attend_softmax(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, s
     if locality is not None:
         return _softmax_with_bias(q, k, v, scale, locality, layout, key_bias)
     width, out_dtype = v.shape[-1], v.dtype
-    mixed = not q.dtype == k.dtype == v.dtype  # torch's kernels take one type
-    if mixed:
-        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), out_dtype)  # torch's kernels take one type
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if q.shape[-1] != width:  # or torch would hold N x N weights: its fused kernels take one width
         q, k, v = pad_to_one_width(q, k, v)
     if key_bias is not None:
@@ -114,7 +112,7 @@ def attend_softmax(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, s
     out = out[..., :width]
     if mask is not None:
         out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # kernels differ on a row without keys: 0 or NaN
-    return out.to(out_dtype) if mixed else out
+    return out.to(out_dtype)
 
 
 def _softmax_with_bias(

@@ -65,6 +65,13 @@ def test_mixed_types():
             torch.testing.assert_close(out.double(), exact, rtol=torch.finfo(types[2]).eps, atol=1e-5)
 
 
+def test_outputs_under_autocast_are_of_the_type_of_the_values():
+    q, k, v = torch.randn(3, 2, 3, 9, 4).unbind(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert softmax_attention(q, k, v).dtype == v.dtype
+        assert softmax_attention(q, k, v.bfloat16()).dtype == torch.bfloat16
+
+
 def test_masked_keys_have_no_effect():
     q, k, v = torch.randn(3, 2, 2, 9, 6)
     bias, mask = torch.randn(2, 2, 9), torch.ones(2, 9, dtype=torch.bool)
