@@ -7,7 +7,7 @@ import torch
 
 from performer_string.bias.decays import node_spacing
 from performer_string.bias.linear_time.bilateral_grid import cell_shape
-from performer_string.bias.linear_time.nodes import from_cells, to_cells
+from performer_string.bias.linear_time.inputs import from_cells, to_cells
 from performer_string.bias.linear_time.tiles import count_products, radius_in_tokens
 from performer_string.ops.layout import Grid
 

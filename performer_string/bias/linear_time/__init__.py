@@ -3,7 +3,7 @@
 Read in this order:
 
     sums.py            the entry: `decayed_sum` over a grid, and `decayed_attention` with prefix tokens and denominator
-    inputs.py          the inputs of every sum: `SumInputs`
+    inputs.py          the inputs of every sum: `SumInputs`, and the order of tokens by cells or blocks
     plan.py            the choice of a window, coarse nodes or blocks for each head, by predicted cost
     window.py          the exact sum inside windows, which are cut and multiplied in one of two ways:
     narrow_windows.py  on a CPU windows end at the radius, over the tiles of tiles.py

@@ -21,17 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from performer_string.bias.linear_time.inputs import SumInputs
+from performer_string.bias.linear_time.inputs import SumInputs, from_cells, to_cells
 from performer_string.bias.linear_time.nodes import (
     Blur,
     Cells,
     apply_blur,
     blur_gradients,
-    from_cells,
     slice_nodes,
     slice_transposed,
     splat,
-    to_cells,
 )
 from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, chunk_features
 from performer_string.ops.layout import Grid, Triple

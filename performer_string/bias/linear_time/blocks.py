@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.nn import functional as F
 
+from performer_string.bias.linear_time.inputs import from_cells, to_cells
 from performer_string.ops.layout import Grid
 
 
@@ -42,17 +42,13 @@ class Blocks:
 
     def split(self, x: Tensor) -> Tensor:
         """Sort tokens by blocks, with zeros in the places without one: [B, N, c] -> [Y, X, B, h, w, c]."""
-        (y, x_count), batch, c = self.counts, x.shape[0], x.shape[-1]
-        x = x.unflatten(1, (self.rows, self.columns))
-        x = F.pad(x, (0, 0, 0, x_count * self.width - self.columns, 0, y * self.height - self.rows))
-        x = x.view(batch, y, self.height, x_count, self.width, c)
-        return x.permute(1, 3, 0, 2, 4, 5).contiguous()
+        cells = to_cells(x, (self.rows, self.columns, 1), (self.height, self.width, 1))  # [Y X, B, h w, c]
+        return cells.unflatten(0, self.counts).unflatten(3, (self.height, self.width))
 
     def join(self, x: Tensor) -> Tensor:
         """Undo `split`: [Y, X, B, h, w, c] -> [B, N, c]."""
-        y, x_count, batch, h, w, c = x.shape
-        x = x.permute(2, 0, 3, 1, 4, 5).reshape(batch, y * h, x_count * w, c)
-        return x[:, : self.rows, : self.columns].flatten(1, 2)
+        cells = x.flatten(3, 4).flatten(0, 1)
+        return from_cells(cells, (self.rows, self.columns, 1), (self.height, self.width, 1))
 
 
 def active_axes(grid: Grid) -> list[int]:

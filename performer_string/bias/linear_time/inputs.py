@@ -1,4 +1,4 @@
-"""Inputs of every sum over a grid: tokens, values, the source of the features, and the mask of the keys."""
+"""Inputs of every sum over a grid: tokens, values, source of the features and mask; and tokens sorted by cells."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from performer_string.bias.linear_time.recompute import FeatureSource
-from performer_string.ops.layout import Grid
+from performer_string.ops.layout import Grid, Triple
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,3 +77,23 @@ class SumInputs:
             q, k, v = map(arrange, tokens)
             key_sums = None if self.key_sums is None else self.key_sums[:, h]
             yield replace(self, source=self.source.select_heads(h), q=q, k=k, v=v, masked=masked, key_sums=key_sums)
+
+
+def to_cells(x: Tensor, shape: Triple, cell: Triple) -> Tensor:
+    """Return tokens sorted by cells, with zeros where a cell reaches over the edge: [B, N, c] -> [cells, B, S, c]."""
+    x = x.unflatten(1, shape)  # [B, n_0, n_1, n_2, c]
+    over = [-n % s for n, s in zip(shape, cell, strict=True)]
+    if any(over):
+        x = F.pad(x, (0, 0, 0, over[2], 0, over[1], 0, over[0]))
+    for axis in (2, 1, 0):
+        x = x.unflatten(axis + 1, (-1, cell[axis]))
+    x = x.permute(1, 3, 5, 0, 2, 4, 6, 7)  # [c_0, c_1, c_2, B, s_0, s_1, s_2, c]
+    return x.flatten(4, 6).flatten(0, 2)  # [cells, B, S, c]
+
+
+def from_cells(x: Tensor, shape: Triple, cell: Triple) -> Tensor:
+    """Return tokens in row-major order, the inverse of `to_cells`: [cells, B, S, c] -> [B, N, c]."""
+    counts = [-(-n // s) for n, s in zip(shape, cell, strict=True)]
+    x = x.unflatten(2, cell).unflatten(0, counts)  # [c_0, c_1, c_2, B, s_0, s_1, s_2, c]
+    x = x.permute(3, 0, 4, 1, 5, 2, 6, 7).flatten(5, 6).flatten(3, 4).flatten(1, 2)
+    return x[:, : shape[0], : shape[1], : shape[2]].flatten(1, 3)  # [B, N, c]
