@@ -103,8 +103,8 @@ class ScaledRotation(Rotation):
         return basis, type(self)(rest, self.scale)
 
     def split(self, count: int) -> Sequence[Rotation]:
-        parts = zip(self.rotation.split(count), split_heads(self.scale, count, -2), strict=True)
-        return [ScaledRotation(rotation, scale) for rotation, scale in parts]
+        parts = zip(self.rotation.split(count), split_heads(self.scale, count, -self.scale_dims), strict=True)
+        return [type(self)(rotation, scale) for rotation, scale in parts]
 
     def of_sample(self, index: int) -> Rotation:
         return type(self)(self.rotation.of_sample(index), one_sample(self.scale, index, self.scale_dims))
@@ -144,7 +144,3 @@ class MetricByPosition(ScaledRotation):
         basis = basis.to(matrix.dtype)[:, None]  # [H, 1, d, d]
         with without_autocast(matrix):
             return basis @ matrix @ basis.mT
-
-    def split(self, count: int) -> Sequence[Rotation]:
-        parts = zip(self.rotation.split(count), split_heads(self.scale, count, -3), strict=True)
-        return [MetricByPosition(rotation, scale) for rotation, scale in parts]

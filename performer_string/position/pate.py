@@ -23,15 +23,6 @@ from performer_string.position.separable import SeparableEncoding
 from performer_string.utils.registry import choose
 
 
-def is_raster(layout: str) -> bool:
-    """Return whether a layout is the raster.
-
-    Raises:
-        ValueError: an unknown layout.
-    """
-    return bool(choose("layout of pate", layout, Layout) == "raster")
-
-
 class PaTE(SeparableEncoding):
     """Parallel transport T_i = s_i R_i with s_i = lambda^(i / tau) and i the raster index of the token.
 
@@ -43,12 +34,12 @@ class PaTE(SeparableEncoding):
         share_heads: whether the heads of a layer share one set of parameters.
         scaling: options of conformal scaling.
         block: size of the rotated blocks.
-        raster: whether frequencies are per step of the raster index.
+        layout: coordinates that set the angles: `axes`, or `raster` for frequencies per step of the raster index.
         eigenvalues: number of eigenvalues of the metric, each with its own lambda; None for one lambda.
 
     Raises:
-        ValueError: a head width that is no multiple of the block, or a value out of range. Also a raster index in two
-            or more dimensions without the training grid.
+        ValueError: a head width that is no multiple of the block, an unknown layout, or a value out of range. Also a
+            raster index in two or more dimensions without the training grid.
     """
 
     without_effect: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = dict.fromkeys(
@@ -62,7 +53,7 @@ class PaTE(SeparableEncoding):
         share_heads: bool,
         scaling: Scaling,
         block: int,
-        raster: bool = False,
+        layout: Layout,
         eigenvalues: int | None = None,
     ):
         super().__init__(sizes, share_heads=share_heads)
@@ -73,12 +64,12 @@ class PaTE(SeparableEncoding):
                 f"{sizes.head_dim}."
             )
         scaling.check(self.name)
-        self.scaling, self.raster = scaling, raster
+        self.scaling, self.raster = scaling, choose("layout of pate", layout, Layout) == "raster"
         shape = [1 if scaling.shared else self.parameter_heads]  # [H], [H, C], or with eigenvalues [H, d] or [H, d, C]
         shape += [] if eigenvalues is None else [eigenvalues]
         shape += [sizes.coord_dim] if scaling.layout == "axes" else []
         self.log_lambda = nn.Parameter(torch.full(shape, scaling.first_weight())) if scaling.bound else None  # w
-        self.counts_patches = raster or (scaling.bound > 0 and scaling.layout == "raster")
+        self.counts_patches = self.raster or (scaling.bound > 0 and scaling.layout == "raster")
         self.register_computed_buffers()
 
     def computed_buffers(self) -> dict[str, Tensor]:

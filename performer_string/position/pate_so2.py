@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from performer_string.position.base import Sizes
 from performer_string.position.conformal import Form, Layout, MetricByPosition, ScaledRotation, Scaling
 from performer_string.position.frequencies import axial_frequencies, num_planes, plane_generators
-from performer_string.position.pate import PaTE, is_raster
+from performer_string.position.pate import PaTE
 from performer_string.position.rotation import MetricRotation, Rotation
 from performer_string.utils.dtype import full_precision, without_autocast
 from performer_string.utils.registry import choose
@@ -65,14 +65,13 @@ class PaTESO2(PaTE):
         if layout is None:
             # Models know the training grid, and configurations without a layout have always meant the raster.
             layout = "raster" if sizes.grid is not None or sizes.coord_dim == 1 else "axes"
-        raster = is_raster(layout)
         name = metric if isinstance(metric, str) else "constant" if metric else "none"
         kind = choose("metric of pate-so2", name, Metric)
         by_position = kind == "by-position"
         if by_position and not conformal_scaling:
             raise ValueError("pate-so2: metric='by-position' needs conformal_scaling, the bound of |log lambda|.")
         conformal = Scaling(conformal_scaling, slow_down, scaling, share_lambda, lambda_form, lambda_start)
-        super().__init__(sizes, share_heads, conformal, 2, raster, sizes.head_dim if by_position else None)
+        super().__init__(sizes, share_heads, conformal, 2, layout, sizes.head_dim if by_position else None)
         planes = num_planes(sizes.head_dim, self.name)
         omega = axial_frequencies(planes, 1 if self.raster else sizes.coord_dim, base)
         self.omega = nn.Parameter(omega.repeat(self.parameter_heads, 1, 1), requires_grad=learn_angles)

@@ -10,7 +10,7 @@ from performer_string.position.base import Sizes
 from performer_string.position.block_rotation import block_diagonal
 from performer_string.position.conformal import Form, Layout, Scaling
 from performer_string.position.frequencies import mixed_frequencies
-from performer_string.position.pate import PaTE, block_basis, is_raster
+from performer_string.position.pate import PaTE, block_basis
 from performer_string.utils.dtype import full_precision
 
 
@@ -54,12 +54,12 @@ class PaTESO3(PaTE):
         lambda_start: float | None = None,
         share_heads: bool = False,
     ):
-        raster = is_raster(layout)
         conformal = Scaling(conformal_scaling, slow_down, scaling, share_lambda, lambda_form, lambda_start)
-        super().__init__(sizes, share_heads, conformal, 3, raster)
-        omega = mixed_frequencies(self.parameter_heads, sizes.head_dim // 3, 1 if raster else sizes.coord_dim, base)
+        super().__init__(sizes, share_heads, conformal, 3, layout)
+        blocks = sizes.head_dim // 3
+        omega = mixed_frequencies(self.parameter_heads, blocks, 1 if self.raster else sizes.coord_dim, base)
         self.omega = nn.Parameter(omega, requires_grad=learn_angles)
-        self.axis = nn.Parameter(torch.randn(self.parameter_heads, sizes.head_dim // 3, 3))
+        self.axis = nn.Parameter(torch.randn(self.parameter_heads, blocks, 3))
 
     def frequencies(self) -> Tensor:
         """Return omega, [parameter_heads, C, d / 3], in radians per patch."""

@@ -13,7 +13,7 @@ from performer_string.position.base import Sizes
 from performer_string.position.block_rotation import block_diagonal
 from performer_string.position.conformal import Form, Layout, Scaling
 from performer_string.position.frequencies import axial_frequencies
-from performer_string.position.pate import PaTE, block_basis, is_raster
+from performer_string.position.pate import PaTE, block_basis
 from performer_string.utils.dtype import full_precision
 from performer_string.utils.registry import choose
 
@@ -76,11 +76,10 @@ class PaTESO4(PaTE):
         lambda_start: float | None = None,
         share_heads: bool = False,
     ):
-        raster = is_raster(layout)
         conformal = Scaling(conformal_scaling, slow_down, scaling, share_lambda, lambda_form, lambda_start)
-        super().__init__(sizes, share_heads, conformal, 4, raster)
+        super().__init__(sizes, share_heads, conformal, 4, layout)
         choose("factors of pate-so4", factors, Factors)
-        self.one_index = raster or sizes.coord_dim == 1
+        self.one_index = self.raster or sizes.coord_dim == 1
         count = (2 if factors == "both" else 1) if self.one_index else sizes.coord_dim
         if count > 2:
             raise ValueError(
