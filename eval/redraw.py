@@ -150,15 +150,15 @@ def redraw_table(table: TableFile, options: argparse.Namespace) -> Figure | None
     return draw(partial(draw_table, table, records, curves), options)
 
 
-def redraw_matrix(options: argparse.Namespace) -> tuple[Figure | None, list[Row]]:
-    """Return the picture of a confusion matrix and its table; options are those of `redraw`."""
+def redraw_matrix(options: argparse.Namespace) -> tuple[Figure | None, list[Row], list[str]]:
+    """Return the picture of a confusion matrix, its table and no notes; options are those of `redraw`."""
     matrix = read_matrix(options.files[0])
     (label,) = labels_of([matrix.model], options).values()
-    return draw(partial(draw_matrix, replace(matrix, model=label)), options), matrix.rows()
+    return draw(partial(draw_matrix, replace(matrix, model=label)), options), matrix.rows(), []
 
 
-def redraw(options: argparse.Namespace) -> tuple[Figure | None, list[Row]]:
-    """Return the figure (None where there is nothing to show) and the table of the first of `options.files`.
+def redraw(options: argparse.Namespace) -> tuple[Figure | None, list[Row], list[str]]:
+    """Return the figure (None where there is nothing to show), table and notes of the first of `options.files`.
 
     Raises:
         ValueError: a file that no evaluation wrote, or chosen names that it does not contain.
@@ -179,7 +179,7 @@ def redraw(options: argparse.Namespace) -> tuple[Figure | None, list[Row]]:
     rows = report.place_files(rows, path)
     try:
         shown = for_display(rows, report.names, options)
-        return draw(partial(report.plot, shown), options), report.summary(shown)
+        return draw(partial(report.plot, shown), options), report.summary(shown), report.notes(shown)
     except KeyError as error:
         raise ValueError(f"{path} lacks the column {error} of `eval {name}`.") from error
 
@@ -215,8 +215,8 @@ def draw_again(path: Path, options: argparse.Namespace) -> None:
         nothing = f"{path}: nothing that its figure would show is measured."
         print(*(save_plot(drawn, target, options.format) if drawn else [nothing]), sep="\n")
         return
-    figure, lines = redraw(options)
-    print("", *publish([lines], [], figure, target, options), "", sep="\n")
+    figure, lines, notes = redraw(options)
+    print("", *publish([lines], notes, figure, target, options), "", sep="\n")
 
 
 def run_command(options: argparse.Namespace, folder: Path) -> int:

@@ -198,7 +198,7 @@ def write_tables(
         beside: path of the CSV file.
         kinds: any of `markdown` (NAME.md), `latex` (NAME.tex) and `csv` (NAME.table.csv, of one block).
         intervals: format of intervals in LaTeX and Markdown, `brackets` or `pm`.
-        title, notes: lines above and below the table in Markdown, and comments in LaTeX.
+        title, notes: lines above and below the table in Markdown, where it has a title, and comments in LaTeX.
     """
     paths = []
     for kind in dict.fromkeys(kinds):
@@ -212,7 +212,8 @@ def write_tables(
             text = comments + "\n".join(latex_table(block, intervals) for block in blocks)
         else:
             parts = [f"**{title}**"] * bool(title) + [table(block, intervals) for block in blocks]
-            text = "\n\n".join([*parts, *(["\n".join(f"- {note}" for note in notes)] if notes else [])]) + "\n"
+            listed = "\n".join(f"- {note}" for note in notes) if title else ""
+            text = "\n\n".join([*parts, listed] if listed else parts) + "\n"
         with write_aside(path) as partial:
             partial.write_text(text, encoding="utf-8")
     return paths

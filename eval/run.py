@@ -66,7 +66,7 @@ def publish(
     """Print a table with its notes, and write its files and its figure beside a CSV file.
 
     Args:
-        blocks, notes, title: as in `write_tables`; without a title the files have no notes.
+        blocks, notes, title: as in `write_tables`; without a title only files in LaTeX have notes.
         figure: figure; for None older files are removed.
         csv: path of the CSV file.
         options: options `table`, `intervals` and `format` of the command line.
@@ -78,7 +78,7 @@ def publish(
     from eval.report import table, write_tables
 
     print("\n\n".join([title] * bool(title) + [*map(table, blocks), "\n".join(notes)]).rstrip())
-    tables = write_tables(blocks, csv, options.table, options.intervals, title, notes if title else ())
+    tables = write_tables(blocks, csv, options.table, options.intervals, title, notes)
     return [*save_plot(figure, csv, options.format), *tables]
 
 

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             if name not in figures:
                 raise ValueError(f"there is no such figure in {FIGURES}.")
-            figure, _ = redraw(options_of(name, figures[name]))
+            figure, *_ = redraw(options_of(name, figures[name]))
             print(*save_plot(figure, options.out / name, options.format))
         except ValueError as error:
             wrong += 1

@@ -91,6 +91,17 @@ def ablation_summary(rows: Sequence[Row]) -> list[Row]:
     return lines
 
 
+def ablation_notes(rows: Sequence[Row]) -> list[str]:
+    """Return the notes beneath the table: what the intervals of differences are over."""
+    names = unique(rows, "model")
+    if len(names) == len({without_seed(name) for name in names}):
+        return ["Differences of one seed have no interval: eval compare has one over the images."]
+    return [
+        "Differences are between equal seeds, and their intervals are Student's over these seeds.",
+        *few_seeds(rows),
+    ]
+
+
 def plot_ablation(rows: Sequence[Row]) -> Figure:
     """Draw a panel for each resolution: every seed a dot, the mean a bar, the reference's mean a line through all."""
     models, by_model = models_and_sizes(rows)[0], group_by_model(rows)
@@ -100,4 +111,4 @@ def plot_ablation(rows: Sequence[Row]) -> Figure:
 RESOLUTION = Shown(accuracy_figure, summary, few_seeds)
 KNN = replace(RESOLUTION, notes=knn_notes)
 PROBE = replace(RESOLUTION, notes=probe_notes)
-ABLATION = Shown(plot_ablation, ablation_summary, names=("model", "reference"))
+ABLATION = Shown(plot_ablation, ablation_summary, ablation_notes, names=("model", "reference"))

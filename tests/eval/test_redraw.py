@@ -68,8 +68,9 @@ def test_plot_in_every_format_with_labels(results, tmp_path, capsys):
     assert "A &amp; B (2 seeds)" in svg
     assert "val split, 9 images" in svg
     lines = (out / "resolution.tex").read_text().splitlines()
-    assert lines[4].startswith("c, mean of 2 seeds & ")
-    assert lines[5].startswith(r"A \& B, mean of 2 seeds & $50.0$ {\footnotesize $[40.0, 60.0]$}")
+    assert lines[0].startswith("% Intervals of accuracies over seeds are Student's")
+    assert lines[5].startswith("c, mean of 2 seeds & ")
+    assert lines[6].startswith(r"A \& B, mean of 2 seeds & $50.0$ {\footnotesize $[40.0, 60.0]$}")
     assert "| c, mean of 2 seeds" in capsys.readouterr().out
 
 

@@ -23,6 +23,16 @@ def test_markdown_cells():
     assert markdown_cell("a|b") == r"a\|b"  # a class, whose cell would be two
 
 
+def test_notes_without_a_title_are_comments_in_latex_alone(tmp_path):
+    rows, notes = [{"model": "m", "GMACs": 0.5}], ["Intervals are Student's."]
+    markdown, latex = write_tables([rows], tmp_path / "a.csv", ["markdown", "latex"], notes=notes)
+    assert latex.read_text().startswith("% Intervals are Student's.\n\\begin{tabular}")
+    assert notes[0] not in markdown.read_text()
+    markdown, latex = write_tables([rows], tmp_path / "a.csv", ["markdown", "latex"], title="Cost", notes=notes)
+    assert latex.read_text().startswith("% Cost\n% Intervals are Student's.\n\\begin{tabular}")
+    assert markdown.read_text().endswith("\n\n- Intervals are Student's.\n")
+
+
 def test_unequal_intervals_in_files(tmp_path):
     rows = [{"model": "m", "60 px": "100.0 (94.0-100.0)"}]
     markdown, latex = write_tables([rows], tmp_path / "resolution.csv", ["markdown", "latex"], "pm")

@@ -10,6 +10,7 @@ import torch
 
 from eval import checkpoints
 from eval.accuracy import ablation
+from eval.accuracy.reports import ABLATION
 from eval.accuracy.reports import ablation_summary as summary
 from eval.accuracy.reports import plot_ablation as plot
 from eval.cli import main
@@ -81,7 +82,11 @@ def test_ablation_of_checkpoints(tmp_path, capsys):
         paths.append(save(tmp_path / f"recipe-seed{seed}", replace(CONFIG, seed=seed)))
     main(["ablation", "--checkpoint", *map(str, paths), "--resolutions", "60", "84", "--images", "16"])
     out = capsys.readouterr().out
-    assert out.index("| recipe ") < out.index("| order-1 ")
+    assert out.index("| recipe ") < out.index("| order-1 ") < out.index("intervals are Student's over these seeds")
+    assert "12.7 with 2 seeds" in out
+    table = tmp_path / "results" / "ablation.csv"
+    main(["plot", str(table), "--table", "latex"])
+    assert "% Differences are between equal seeds" in table.with_suffix(".tex").read_text()
     _, rows = read(tmp_path / "results" / "ablation.csv")
     by_model = {(row["model"], row["resolution"]): row for row in rows}
     assert len(by_model) == 8
@@ -89,6 +94,11 @@ def test_ablation_of_checkpoints(tmp_path, capsys):
         base = by_model[model.replace("order-1", "recipe"), size]
         assert float(row["difference"]) == pytest.approx(float(row["accuracy"]) - float(base["accuracy"]), abs=0.01)
     assert (tmp_path / "results" / "ablation.png").stat().st_size > 5000
+
+
+def test_differences_of_one_seed_are_said_to_have_no_interval():
+    rows = [{"model": f"{name}-seed1", "accuracy": 90.0} for name in ("recipe", "other")]
+    assert ABLATION.notes(rows) == ["Differences of one seed have no interval: eval compare has one over the images."]
 
 
 def test_seed_without_its_reference(tmp_path, capsys):

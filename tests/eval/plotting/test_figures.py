@@ -184,7 +184,7 @@ def test_one_far_value_does_not_press_the_others_together():
 @pytest.mark.parametrize("name", FIGURES)
 def test_legends_are_small_and_panels_are_filled(name, width):
     """No legend takes more than a third of the figure or lies outside it; no panel is empty; titles are told apart."""
-    figure, _ = redraw(options_of(name, {**FIGURES[name], "width": WIDTHS[width]}))
+    figure, *_ = redraw(options_of(name, {**FIGURES[name], "width": WIDTHS[width]}))
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw(renderer)
     inside = [legend for axis in figure.axes if (legend := axis.get_legend())]
