@@ -91,7 +91,9 @@ def samples(leading: Sequence[int]) -> str:
     return f"{count} sample{'' if count == '1' else 's'}"
 
 
-def check_rotation_input(x: Tensor, leading: Sequence[int], num_positions: int, head_dim: int) -> None:
+def check_rotation_input(
+    x: Tensor, leading: Sequence[int], num_positions: int, head_dim: int, remedy: str = ""
+) -> None:
     """Check that x has the tokens and heads of a rotation. Otherwise positions would broadcast over tokens.
 
     Args:
@@ -99,6 +101,7 @@ def check_rotation_input(x: Tensor, leading: Sequence[int], num_positions: int, 
         leading: numbers of samples and heads of the rotation, (1 or B, 1 or H) or (1 or H,).
         num_positions: number of positions of the rotation.
         head_dim: width d of the rotation's heads.
+        remedy: a further remedy for another width, for the message.
 
     Raises:
         ValueError: another width, number of tokens, samples or heads.
@@ -108,7 +111,7 @@ def check_rotation_input(x: Tensor, leading: Sequence[int], num_positions: int, 
     if x.shape[-1] != head_dim:
         raise ValueError(
             f"the rotation is of heads of width {head_dim}, and not of {x.shape[-1]}: build the encoding with "
-            f"head_dim={x.shape[-1]}."
+            f"head_dim={x.shape[-1]}{remedy}."
         )
     if x.shape[-2] != num_positions:
         swapped = x.ndim == 4 and x.shape[1] == num_positions

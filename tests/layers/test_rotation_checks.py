@@ -8,6 +8,7 @@ import torch
 from performer_string import MultiheadAttention, PerformerSelfAttention, build_encoding
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import build_attention
+from performer_string.position.block_rotation import BlockRotation
 
 TOKENS, HEADS, WIDTH = 4, 2, 8
 
@@ -58,6 +59,14 @@ def test_a_rotation_that_does_not_fit(build):
         encoding = build_encoding(name, head_dim=head_dim, num_heads=HEADS, **options)
         with pytest.raises(ValueError, match=message):
             layer(torch.randn(2, TOKENS, HEADS * WIDTH), encoding(torch.rand(positions, 2)))
+
+
+def test_blocks_that_leave_out_dimensions():
+    """An encoding of one's own that had the right head_dim was to be built with it."""
+    rotation = BlockRotation(torch.eye(3).expand(2, 5, 5, 3, 3))
+    message = "head_dim=16, and give it blocks that cover this width: these are 5 of 3 x 3"
+    with pytest.raises(ValueError, match=message):
+        rotation.rotate(torch.randn(1, 2, 5, 16))
 
 
 @pytest.mark.parametrize("build", LAYERS.values(), ids=list(LAYERS))
