@@ -6,13 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode
 
 from performer_string import ViT, fold
-from performer_string.utils._compat import FLASH_ATTENTION_CPU
-
-# Of softmax attention with a decay. torch counts its own kernels for GPUs alone.
-FLASH = {} if FLASH_ATTENTION_CPU is None else {FLASH_ATTENTION_CPU: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)}
 
 
 def multiplications(vit: ViT, size: Sequence[int]) -> int | None:
@@ -36,7 +32,7 @@ def multiplications(vit: ViT, size: Sequence[int]) -> int | None:
         image = torch.zeros(1, vit.config.in_channels, *size, device=device)
         with torch.no_grad(), torch.compiler.set_stance("force_eager"), copied.cached():
             copied(image)
-            with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=FLASH) as counter:
+            with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
                 copied(image)
     except (NotImplementedError, RuntimeError, ValueError):  # a user's own part, or hooks such as a profiler's
         return None

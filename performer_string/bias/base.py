@@ -109,7 +109,7 @@ class RelativeBias(nn.Module):
     def log_columns(self, positions: Tensor, num_prefix: int = 0) -> tuple[Tensor, Tensor] | None:
         """Return columns a and b of the tokens with log lambda(p_i - p_j) = <a_i, b_j>; None by default.
 
-        With them softmax attention needs no N x N numbers in inference on a CPU.
+        With them softmax attention needs no N x N numbers.
 
         Args:
             positions: positions of the tokens, [N, C], prefix tokens first, whose columns are zero.

@@ -1,14 +1,15 @@
-"""Softmax attention with a decay by torch's flash attention for CPUs, where log lambda is an inner product.
+"""Softmax attention with a decay by torch's fused attention, where log lambda is an inner product.
 
     log lambda(p_i - p_j) = <a_i, b_j>
 
-for columns a and b of the tokens, as of a Gaussian. With these columns beside queries and keys, flash attention gives
-the outputs and log-normalisers L' with the decay. A second pass without columns gives the log-normalisers L:
+for columns a and b of the tokens, as of a Gaussian. With these columns beside queries and keys, softmax attention has
+the decay in numerator and denominator, which is the normalised form. In the other form the denominator lacks it. Each
+key is then given twice: once with its columns and its value, and once with columns of zero and an indicator u as value.
+One softmax over these 2 N keys gives both sums over one denominator, which cancels in their quotient:
 
-    o_i = exp(L'_i - L_i) sum_j softmax_j(<q_i, k_j> + b_j + <a_i, b_j>) v_j
+    o_i = sum_j exp(<q_i, k_j> + b_j + <a_i, b_j>) v_j / sum_j exp(<q_i, k_j> + b_j)
 
-No N x N numbers are held, and two passes take twice the time of attention without a decay. It is for inference: torch
-has no gradient of log-normalisers.
+No N x N numbers are held, in training neither. Attention takes some twice the time of that without a decay.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from performer_string.ops.chunked.flash import flash_attention
+from performer_string.ops.key_bias import with_bias_columns
 from performer_string.ops.layout import TokenLayout
-from performer_string.utils._compat import FLASH_ATTENTION_CPU, values_unavailable
+from performer_string.utils._compat import values_unavailable
 
 if TYPE_CHECKING:
     from performer_string.bias import RelativeBias
@@ -30,33 +31,29 @@ if TYPE_CHECKING:
 LARGEST_ERROR = 1e-3
 
 
-def decay_columns(
-    q: Tensor, k: Tensor, v: Tensor, locality: RelativeBias, layout: TokenLayout, key_bias: Tensor | None
-) -> tuple[Tensor, Tensor] | None:
+def decay_columns(q: Tensor, locality: RelativeBias, layout: TokenLayout) -> tuple[Tensor, Tensor] | None:
     """Return the columns a and b of a decay, [H, N, c] each, or None where N x N weights are to be used.
 
-    These are used for few tokens, in training, on a GPU, under compilers and transforms, for other decays, and where
-    the columns would lose digits: for a Gaussian of sigma 1 in images of more than some 90 x 90 patches.
+    These are used for few tokens, under compilers and transforms, for decays without columns, on a GPU whose products
+    are not in full float32, and where the columns would lose digits: for a Gaussian of sigma 1 in images of more than
+    some 90 x 90 patches.
 
     Args:
-        q, k, v: queries and keys in float32 or better, and values, [B, H, N, d].
+        q: queries in float32 or better, [B, H, N, d].
         locality: the decay.
         layout: positions of the tokens, and prefix.
-        key_bias: bias of the keys, or None.
     """
     positions = layout.positions
     assert positions is not None
-    if FLASH_ATTENTION_CPU is None or q.device.type != "cpu" or values_unavailable() or positions.is_meta:
-        return None
-    inputs = [q, k, v, positions, *([] if key_bias is None else [key_bias]), *locality.parameters()]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+    rounds = q.device.type == "cuda" and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    if rounds or values_unavailable() or positions.is_meta:
         return None
     if len(positions) <= locality.max_dense_tokens or q.numel() == 0:
         return None
     columns = locality.log_columns(positions, layout.num_prefix)
     if columns is None:
         return None
-    largest = torch.stack([x.abs().amax(dim=1) for x in columns]).prod(0).sum(-1).max()  # of the sums of the terms
+    largest = torch.stack([x.detach().abs().amax(dim=1) for x in columns]).prod(0).sum(-1).max()  # of the sums of terms
     return columns if torch.finfo(q.dtype).eps * float(largest) <= LARGEST_ERROR else None
 
 
@@ -72,43 +69,46 @@ def attend_with_columns(
     """Return the outputs of softmax attention with a decay.
 
     Args:
-        q, k, v: queries, which hold the scale of the logits, keys and values, [B, H, N, d].
+        q, k, v: queries, which hold the scale of the logits, keys and values, [B, H, N, d], in one type.
         columns: columns a and b of the decay from `decay_columns`, [H, N, c].
         normalised: whether the denominator has the decay too.
         key_mask: mask of the keys, [B, N], or None.
-        key_bias: bias of the keys, [B, H, N], or None.
+        key_bias: bias of the keys from `key_logits`, [B, H, N], or None.
 
     Returns:
         Outputs, [B, H, N, e]. Those of a sample without keys are zero.
     """
-    bias = mask_bias(key_mask, key_bias, q)
-    bias = None if bias is None else bias[:, :, None].expand(-1, q.shape[1], -1, -1)
-    a, b = (x.to(q.dtype).expand(q.shape[0], -1, -1, -1) for x in columns)
-    out, log = flash_with_widths(torch.cat([q, a], dim=-1), torch.cat([k, b], dim=-1), v, bias)
-    if not normalised:
-        log_without = flash_with_widths(q, k, v[..., : q.shape[-1]], bias)[1]
-        out = out * (log - log_without).exp()[..., None]
-    return out if key_mask is None else out.masked_fill(~key_mask.any(-1)[:, None, None, None], 0.0)
-
-
-def flash_with_widths(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return what `flash_attention` does of values of any width, [B, H, N, e]; its kernel takes one width for all."""
     width = v.shape[-1]
-    out, log = flash_attention(*pad_to_one_width(q, k, v), bias)
-    return out[..., :width], log
+    a, b = (x.to(q.dtype).expand(q.shape[0], -1, -1, -1) for x in columns)
+    q, decayed = torch.cat([q, a], dim=-1), torch.cat([k, b], dim=-1)
+    if normalised:
+        keys, values = decayed, v
+    else:
+        keys = torch.cat([decayed, F.pad(k, (0, b.shape[-1]))], dim=2)  # [B, H, 2 N, d + c]
+        indicator = v.new_ones(*v.shape[:-1], 1)
+        values = torch.cat([F.pad(v, (0, 1)), F.pad(indicator, (width, 0))], dim=2)  # [B, H, 2 N, e + 1]
+        key_mask = None if key_mask is None else torch.cat([key_mask, key_mask], dim=-1)
+        key_bias = None if key_bias is None else torch.cat([key_bias, key_bias], dim=-1)
+    q, keys, values = pad_to_one_width(q, keys, values)
+    if key_bias is not None:
+        q, keys, values = with_bias_columns(q, keys, values, key_bias, scale=1.0)
+    mask = None if key_mask is None else key_mask[:, None, None, :]
+    out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=1.0)
+    if mask is not None:
+        out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # kernels differ on a row without keys: 0 or NaN
+    if normalised:
+        return out[..., :width]
+    total = out[..., width : width + 1]
+    return out[..., :width] / (total if mask is None else total.masked_fill(total == 0, 1.0))
 
 
 def pad_to_one_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values with zeros up to the widest of them, which change no product."""
+    """Return queries, keys and values with zeros up to the widest of them, which change no product.
+
+    torch's fused kernels take one width, and hold N x N weights where there are several. On a GPU float32 needs a
+    multiple of 8 too.
+    """
     widest = max(x.shape[-1] for x in (q, k, v))
+    widest += -widest % 8 if q.device.type == "cuda" else 0
     q, k, v = (F.pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in (q, k, v))
     return q, k, v
-
-
-def mask_bias(key_mask: Tensor | None, key_bias: Tensor | None, like: Tensor) -> Tensor | None:
-    """Return the sum of a bias of the keys and -inf for masked ones, [B, H or 1, N], in the type of `like`, or None."""
-    bias = None if key_bias is None else key_bias.to(like.dtype)
-    if key_mask is None:
-        return bias
-    bias = like.new_zeros(len(key_mask), 1, key_mask.shape[-1]) if bias is None else bias
-    return bias.masked_fill(~key_mask[:, None], -torch.inf)

@@ -54,7 +54,7 @@ def softmax_attention(
         rotation: rotation R from an encoding; None for the identity. In cross attention rotate queries and keys
             beforehand, each by `rotate` of its rotation.
         locality: relative bias, which attenuates the values by distance after the softmax, or, if normalised, is a bias
-            of the logits. All N x N weights are then held, unless it is a Gaussian in inference on a CPU.
+            of the logits. All N x N weights are then held, unless it is a Gaussian of more than 256 tokens.
         positions: positions of the tokens, [N, C], for the relative bias alone: the rotation contains them already.
         num_prefix: number of leading tokens without a position, for the relative bias.
         key_mask: mask of the keys, [B, N], True for keys to attend to. The output of a sample without keys is zero.
@@ -142,7 +142,7 @@ def _softmax_with_bias(
     assert layout.positions is not None
     with without_autocast(q):
         q, k = q.to(dtype) * scale, k.to(dtype)
-        columns = decay_columns(q, k, v, locality, layout, key_bias)
+        columns = decay_columns(q, locality, layout)
         if columns is not None:
             out = attend_with_columns(q, k, v.to(dtype), columns, locality.normalised, key_mask, key_bias)
             return out.to(v.dtype)
