@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from tests.helpers.runs import stop_in
 from tests.helpers.training import last
 from train import cli
 from train.checkpoint_file import read_checkpoint
@@ -53,8 +54,12 @@ def test_rate_ten_times_too_high_in_bf16(config, tmp_path, model, precision):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [5, 9, 19], ids=["at a save", "at an epoch's end", "at the end"])
-def test_gradient_that_is_not_finite_spoils_no_checkpoint(config, tmp_path, monkeypatch, step):
+@pytest.mark.parametrize(
+    ("step", "stops"),
+    [(5, False), (9, False), (19, False), (7, True)],
+    ids=["at a save", "at an epoch's end", "at the end", "at a stop"],
+)
+def test_gradient_that_is_not_finite_spoils_no_checkpoint(config, tmp_path, monkeypatch, step, stops):
     """The loss of that step is finite, and the weights after it are not."""
     run, original = tmp_path / "run", ImageClassifier.training_step
     epochs = ["--trainer.max_epochs", "2"]
@@ -65,6 +70,8 @@ def test_gradient_that_is_not_finite_spoils_no_checkpoint(config, tmp_path, monk
         return loss + (weight * 0).sqrt().sum() if self.global_step == step else loss  # 0 with an infinite derivative
 
     monkeypatch.setattr(ImageClassifier, "training_step", spoiled)
+    if stops:
+        stop_in(monkeypatch, step)
     with pytest.raises(NonFiniteLossError, match=r"not finite after step .*the checkpoints are those of before"):
         cli.run(["fit", "--config", str(config), "--run_dir", str(run), *epochs])
     assert 0 < read_checkpoint(last(run))["global_step"] <= step

@@ -124,7 +124,6 @@ class LastCheckpoint(Checkpoint):
 
     def save(self, trainer: L.Trainer) -> None:
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            check_finite_weights(trainer)
             self.saved = trainer.global_step
             trainer.save_checkpoint(self.path, weights_only=False)
 
@@ -136,6 +135,9 @@ class LastCheckpoint(Checkpoint):
         due = due and not trainer.is_last_batch  # the epoch's end is next, with consistent counters
         if (due or ends_within(trainer)) and whole_window(trainer, batch_idx) and not validated_next:
             self.save(trainer)
+
+    def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        check_finite_weights(trainer)  # of every file: one at a stop, and those of a user's callback, too
 
     def on_validation_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.state.fn == TrainerFn.FITTING:  # this validation chooses the best checkpoint
