@@ -93,7 +93,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 "loss": round(float(results[trained.name, size].loss.mean()), 5),
                 "reference": reference,
                 **differences[without_seed(trained.name), size],
-                **of_inference(trained, size, device, options),
+                **of_inference(trained, size, device, options, digests[trained.name]),
                 **training,
                 "validations": training["validations"] if size == options.resolutions[0] else "",
                 **options.views.column,
@@ -129,8 +129,13 @@ def differences_of(
     return columns
 
 
-def of_inference(trained: Trained, size: Size, device: torch.device, options: argparse.Namespace) -> Row:
-    """Return the parameters, operations and memory of folded inference on one image."""
+def of_inference(
+    trained: Trained, size: Size, device: torch.device, options: argparse.Namespace, weights: str
+) -> Row:
+    """Return the parameters, operations and memory of folded inference on one image.
+
+    They depend on the weights, whose hash is `weights`: on the widths of a decay, by which it is summed.
+    """
     vit = trained.classifier.vit
 
     @torch.inference_mode()
@@ -138,10 +143,9 @@ def of_inference(trained: Trained, size: Size, device: torch.device, options: ar
         memory = peak_bytes(inference(fold(vit).to(device), size, 1, device), device)
         return {"GMACs": gigamacs(vit, size), "peak MiB": round(memory / 2**20, 2)}
 
-    imported = modules_digest(options.imports)
-    settings = {"size": list(size), "device": machine(device), "folded": True, "imports": imported}
-    parameters = million_parameters(vit)
-    return {"parameters (M)": parameters, **kept_values(trained, settings, options.fresh, measure)}
+    settings = {"size": list(size), "device": machine(device), "folded": True, "weights": weights}
+    settings |= {"imports": modules_digest(options.imports)}
+    return {"parameters (M)": million_parameters(vit), **kept_values(trained, settings, options.fresh, measure)}
 
 
 def of_training(trained: Trained, target: float | None, measure: Measure) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from eval import result_cache
 from eval.accuracy import compare
 from eval.cli import main
 from eval.papers import command, training
+from eval.report import read_csv
 from eval.result_cache import modules_digest, source_digest
 from tests.helpers.checkpoints import CONFIG, save
 from tests.helpers.tiny_images import write_folder
@@ -100,6 +101,20 @@ def test_costs_of_another_kind_of_gpu(tmp_path, monkeypatch, measured):
         main(["compare", run, "--resolutions", "60", "--images", "8"])
         assert measured.count("peak_bytes") == times
     assert measured.count("measure_images") == 1
+
+
+def test_costs_of_other_widths_of_a_decay(tmp_path, measured):
+    """Its width decides how it is summed, and that the operations: a run that went on has others."""
+    torch.manual_seed(0)
+    path = save(tmp_path / "one", replace(CONFIG, locality="gaussian"))
+    content = torch.load(path, weights_only=True)
+    counted = []
+    for raw in (0.0, -3.0):
+        content["state_dict"] |= {k: v.fill_(raw) for k, v in content["state_dict"].items() if k.endswith("raw_sigma")}
+        torch.save(content, path)
+        main(["compare", str(path), "--resolutions", "480", "--images", "1", "--out", str(tmp_path / "out")])
+        counted.append(read_csv(tmp_path / "out" / "compare.csv")[1][0]["GMACs"])
+    assert counted[0] != counted[1]
 
 
 FOLDER = replace(CONFIG, image_size=24, in_channels=3, num_classes=2)
