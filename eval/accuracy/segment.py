@@ -123,12 +123,12 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Generator[Row
         for path, name in zip(bar, names_of_masks(paths), strict=True):
             try:
                 image = read_image(path, preprocessing.background)
-            except OSError as error:
+                seen = preprocess(image, preprocessing, options.side)
+            except (OSError, ValueError) as error:  # a ValueError is of another number of channels
                 why = why_unreadable(path, error)
                 note(f"skipped {printable(path)}: {why}")
                 yield make_row(path, names, error=why)
                 continue
-            seen = preprocess(image, preprocessing, options.side)
             size = (image.height, image.width) if isinstance(image, Image.Image) else image.shape[-2:]
             classes = pixel_classes(vit, seen, options.tile, options.overlap, size)
             write_mask(masks / name, classes)

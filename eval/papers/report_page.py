@@ -86,7 +86,7 @@ def split_text(text: str) -> tuple[list[list[list[str]]], list[str]]:
     for line in text.splitlines()[1:]:
         if line.startswith("|"):
             blocks += [] if inside else [[]]
-            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            cells = [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
             if not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
                 blocks[-1].append(cells)
         elif line.startswith("- "):

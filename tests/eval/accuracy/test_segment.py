@@ -65,6 +65,19 @@ def test_masks_have_the_sizes_and_classes_of_their_images(run, images, tmp_path,
     assert (tmp_path / "out" / "segment.png").stat().st_size > 500
 
 
+def test_an_array_of_other_channels_is_skipped(run, images, tmp_path, capsys):
+    """As `eval predict` skips it: the images before and after it have their masks."""
+    array = tmp_path / "c.npy"
+    np.save(array, np.zeros((4, 64, 64), np.uint8))
+    with pytest.raises(SystemExit) as stop:
+        main(["segment", run, str(images / "a.png"), str(array), str(images / "b.png"), "--out", str(tmp_path / "out")])
+    assert stop.value.code == 1
+    assert f"skipped {array}" in capsys.readouterr().err
+    _, rows = read(tmp_path / "out" / "segment.csv")
+    assert [bool(row["mask"]) for row in rows] == [row["error"] == "" for row in rows]
+    assert sum(row["error"] == "" for row in rows) == 2
+
+
 def test_masks_of_another_command_stay(run, images, tmp_path):
     out, image = tmp_path / "out", str(images / "a.png")
     main(["segment", run, image, "--out", str(out)])

@@ -12,6 +12,7 @@ from eval.papers.listing import Time, keep_times, read_times
 from eval.papers.read import find_table
 from eval.papers.report import not_run
 from eval.papers.report_page import html_table, page, split_text
+from eval.report import table
 
 TEXT = """**Two <encodings> (cpu budget: one seed)**
 
@@ -56,6 +57,13 @@ def test_text_is_split_into_tables_and_notes():
     assert blocks[1] == [["model", "loss"], ["RoPE", "1.5"]]
     assert notes == ["Source: somebody.", "1 cells not run: python -m eval table x --budget cpu"]
     assert "a &lt; b" in html_table(blocks[0])
+
+
+def test_a_bar_in_a_cell_begins_no_column():
+    """Labels are the user's, and Markdown escapes the bar."""
+    rows = [{"model": "|q| = 1", "loss": "1.5"}, {"model": "plain", "loss": ""}]
+    blocks, _ = split_text(f"**Title**\n\n{table(rows)}\n")
+    assert blocks == [[["model", "loss"], ["|q| = 1", "1.5"], ["plain", ""]]]
 
 
 def test_page_needs_nothing_from_elsewhere(tmp_path):
