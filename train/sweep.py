@@ -66,8 +66,10 @@ def evaluation_commands(runner: SweepRunner) -> list[str]:
         if vit.get("locality") and "locality" not in names:
             names.append("locality")
     for task, runs in tasks.items():
-        paths = [shlex.quote(str(runner.folder(run) / CHECKPOINTS / LAST)) for run in runs]
-        if len(paths) == len(runner.sweep.runs):
+        files = [runner.folder(run) / CHECKPOINTS / LAST for run in runs]
+        paths = [shlex.quote(str(file)) for file in files]
+        others = {*runner.out.glob(f"*/{CHECKPOINTS}/{LAST}")}.difference(files)  # of another sweep into this folder
+        if len(files) == len(runner.sweep.runs) and not others:
             paths = [f"{shlex.quote(str(runner.out))}/*/{CHECKPOINTS}/{LAST}"]
         options = f"--checkpoint {' '.join(paths)} {json.loads(task)[0]}"
         commands += [f"python -m eval {name} {options}" for name in evaluations[task]]

@@ -135,6 +135,10 @@ def test_models_are_compared_with_the_first_that_has_all_seeds(tmp_path):
     softmax = [run for run in plan.runs if run.model == "softmax"]
     every = f"python -m eval ablation --checkpoint {whole.out}/*/checkpoints/last.ckpt --resolutions 60 --reference "
     assert sweep.evaluation_commands(whole)[1:] == [f"{every}linear"]
+    other = whole.out / "other-seed0" / "checkpoints" / "last.ckpt"  # of another sweep into this folder
+    other.parent.mkdir(parents=True)
+    other.touch()
+    assert "*" not in sweep.evaluation_commands(whole)[1]
     (whole.folder(plan.runs[0]) / "metrics.json").unlink()  # a seed of linear is not finished
     assert sweep.evaluation_commands(whole)[1].endswith(" --resolutions 60 --reference softmax")
     alone = SweepRunner(plan, softmax, tmp_path / "out", 1, 1, [])
