@@ -226,4 +226,4 @@ def accuracies(models: Sequence[Trained], options: argparse.Namespace, device: t
     """Yield a row with the accuracy, or the measures in its place, of each model at each resolution."""
     for trained, size in at_each_size(models, options):
         results = measure_images(trained, size, options.split, options.images, device, views=options.views)
-        yield {**result_row(trained, size, results, options.split), **options.views.column}
+        yield {**result_row(trained, size, results.answers, options.split), **options.views.column}

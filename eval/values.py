@@ -5,41 +5,26 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from torch import Tensor
+
 from eval.columns import columns_of
 from eval.report import MAJORITY, Row
 from train.checkpoint import Trained
 from train.data.sizes import Size
-from train.intervals import accuracy_percent
 from train.measures import MEASURES
-from train.testing import ImageResults
 
 
-def result_row(trained: Trained, size: Size, results: ImageResults, split: str) -> Row:
-    """Return the row of a model's results at a resolution: its measures with their intervals over images.
+def result_row(trained: Trained, size: Size, answers: Tensor, split: str) -> Row:
+    """Return the row of a model's answers at a resolution, as `train.measures` has them; see `result_columns`."""
+    return place(trained, size) | result_columns(trained, answers, split)
 
-    Args:
-        trained: the model and its data.
-        size: size of the images in pixels.
-        results: results of each image.
-        split: split of the images.
-    """
-    answers, cells = results.answers.numpy(), dict[str, float]()
+
+def result_columns(trained: Trained, answers: Tensor, split: str) -> dict[str, Any]:
+    """Return the measures of a model's answers to the images of a split, with their intervals, and `origin`."""
+    values, cells = answers.numpy(), dict[str, float]()
     for measure in MEASURES[trained.data.outputs]:
-        cells |= columns_of(measure, dict(zip((measure.name, "low", "high"), measure.interval(answers), strict=True)))
-    return place(trained, size) | cells | {"images": len(answers), **origin(trained, split)}
-
-
-def accuracy_row(trained: Trained, size: Size, right: int, total: int, split: str) -> Row:
-    """Return the row of a model's accuracy at a resolution; arguments are as in `accuracy_columns`."""
-    return place(trained, size) | accuracy_columns(trained, right, total, split)
-
-
-def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> dict[str, Any]:
-    """Return an accuracy in % with its interval, the split, the majority baseline and the training resolution.
-
-    The accuracy and its interval are those of `accuracy_percent`.
-    """
-    return accuracy_percent(right, total) | origin(trained, split)
+        cells |= columns_of(measure, dict(zip((measure.name, "low", "high"), measure.interval(values), strict=True)))
+    return cells | {"images": len(answers), **origin(trained, split)}
 
 
 def place(trained: Trained, size: Size) -> dict[str, Any]:

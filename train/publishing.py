@@ -24,22 +24,13 @@ from train.checkpoint_file import read_checkpoint
 from train.data.module import ImageData
 from train.data.sizes import Size
 from train.data.tasks import TASKS
-from train.measures import MEASURES
+from train.measures import ACCURACY, MEASURES, MIOU
 from train.pixels import confusions, mean_iou_with_interval
 from train.runs.environment import code, machine, versions
 from train.runs.folder import BEST, CHECKPOINTS, LAST, run_of
 from train.runs.folder import CONFIG as RUN_CONFIG
-from train.runs.recorded import (
-    accuracy,
-    dense_cells,
-    interval_cells,
-    recorded_imports,
-    trained_by,
-    training_of,
-    unfinished,
-    validated_metrics,
-)
-from train.testing import count_right, measure_images
+from train.runs.recorded import recorded_imports, trained_by, training_of, unfinished, validated_metrics
+from train.testing import measure_images
 
 
 def choose(run: Path, best: bool) -> tuple[Path, Path]:
@@ -67,7 +58,7 @@ def check_free(folder: Path, overwrite: bool) -> None:
 
 
 def measure(trained: Trained, options: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
-    """Return the accuracies of a model on test images, with intervals.
+    """Return the measures of a model on test images, with intervals.
 
     Raises:
         FileNotFoundError: missing test images.
@@ -78,29 +69,23 @@ def measure(trained: Trained, options: argparse.Namespace, device: torch.device)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error}\nOr publish without figures on test images: --skip_test.") from error
     for size in options.resolutions or data.sizes():
-        tokens = math.prod(trained.classifier.vit.grid(*size))
-        row: dict[str, Any] = {"split": "test", "resolution": str(size), "tokens": tokens}
+        row = {"split": "test", "resolution": str(size), "tokens": math.prod(trained.classifier.vit.grid(*size))}
+        how, more = (trained, size, "test", options.images, device, f"test at {size}"), dict[str, float]()
         if data.head == "dense":
-            counts = confusions(trained, size, "test", options.images, device, f"test at {size}")
-            pixels = counts.sum(0)
-            right = float(pixels.diagonal().sum() / pixels.sum())
-            mean, low, high = mean_iou_with_interval(counts)
-            row |= {**dense_cells(right, mean / 100), "low": round(low, 4), "high": round(high, 4)}
-            metrics.append({**row, "images": len(counts)})
-            print(f"{size} px: mIoU {mean:.1f} % ({low:.1f}-{high:.1f}) of {len(counts)} images", flush=True)
-            continue
-        if data.outputs != "class":
-            answers = measure_images(trained, size, "test", options.images, device, f"test at {size}").answers.numpy()
-            for measure in MEASURES[data.outputs]:
-                value, low, high = measure.interval(answers)
-                metrics.append({**row, **interval_cells(measure.name, (value, low, high)), "images": len(answers)})
-                text = f"{measure.name} {value:.4g} ({low:.4g}-{high:.4g})"
-                print(f"{size} px: {text} of {len(answers)} images", flush=True)
-            continue
-        correct, total = count_right(trained, size, "test", options.images, device, f"test at {size}")
-        row |= accuracy(correct / total, total)
-        metrics.append({**row, "majority baseline": round(100 * data.majority_accuracy("test"), 4)})
-        print(f"{size} px: {row['accuracy']:.1f} % ({row['low']:.1f}-{row['high']:.1f}) of {total} images", flush=True)
+            answers = confusions(*how)
+            pixels, found = answers.sum(0), {MIOU: mean_iou_with_interval(answers)}
+            more["accuracy"] = ACCURACY.rounded(100 * float(pixels.diagonal().sum() / pixels.sum()))
+        else:
+            answers = measure_images(*how).answers
+            found = {each: each.interval(answers.numpy()) for each in MEASURES[data.outputs]}
+            if data.outputs == "class":
+                more["majority baseline"] = ACCURACY.rounded(100 * data.majority_accuracy("test"))
+        for each, values in found.items():
+            cells = {name: each.rounded(x) for name, x in zip((each.name, "low", "high"), values, strict=True)}
+            metrics.append({**row, **cells, "images": len(answers), **more})
+            value, low, high = (f"{x:.{each.digits}f}" for x in values)
+            name, unit = "" if each is ACCURACY else f"{each.name} ", f" {each.unit}" if each.unit else ""
+            print(f"{size} px: {name}{value}{unit} ({low}-{high}) of {len(answers)} images", flush=True)
     return metrics
 
 

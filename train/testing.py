@@ -103,11 +103,3 @@ def measure_images(
             found.extend(of_batch.flatten().tolist())
             loss.extend(plain_losses(kind, logits, targets).tolist())
     return ImageResults(torch.tensor(found).reshape(-1, *shape).to(of_type), torch.tensor(loss))
-
-
-def count_right(
-    trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = "", views: Views = ONE
-) -> tuple[int, int]:
-    """Return the numbers of correctly classified and of all images of a size; arguments are those of `batches`."""
-    right = measure_images(trained, size, split, number, device, title, views).right
-    return int(right.sum()), len(right)

@@ -77,7 +77,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     for trained, size in checkpoints.at_each_size(models, options, only_lines=False):
         key = trained.name, size
         results[key] = image_results(trained, size, options, device, digests[trained.name])
-        rows[key] = result_row(trained, size, results[key], options.split)
+        rows[key] = result_row(trained, size, results[key].answers, options.split)
         say_result(result_line(rows[key]))
     answers = {key: each.answers.numpy() for key, each in results.items()}
     differences = {
@@ -129,9 +129,7 @@ def differences_of(
     return columns
 
 
-def of_inference(
-    trained: Trained, size: Size, device: torch.device, options: argparse.Namespace, weights: str
-) -> Row:
+def of_inference(trained: Trained, size: Size, device: torch.device, options: argparse.Namespace, weights: str) -> Row:
     """Return the parameters, operations and memory of folded inference on one image.
 
     They depend on the weights, whose hash is `weights`: on the widths of a decay, by which it is summed.

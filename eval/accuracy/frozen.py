@@ -16,7 +16,7 @@ from eval import checkpoints
 from eval.models import load_model, preprocessing_of
 from eval.names import names_of
 from eval.report import Row
-from eval.values import accuracy_row
+from eval.values import result_row
 from performer_string import ViT
 from performer_string.models.config import patch_and_image
 from train.checkpoint import Trained, load_trained
@@ -143,14 +143,13 @@ def measure(
                 fitted = {at: features_at(trained, at, "train", options.train_images, device)}
             found = features_at(trained, size, options.split, options.images, device)
             answers, columns = classify(trained, fitted[at], found, at)
-            right = int((answers == found.labels).sum())
-            row = accuracy_row(trained, size, right, len(found.labels), options.split)
             yield {
-                **row,
+                **result_row(trained, size, answers == found.labels, options.split),
                 "features": found.values.shape[1],
                 "training images": len(fitted[at].labels),
                 "fitted at": at,
-            } | columns
+                **columns,
+            }
 
 
 def classes_of(features: Sequence[Features]) -> int:

@@ -22,8 +22,8 @@ from eval.evaluations import Evaluation
 from eval.model_changes import Intervention, changed
 from eval.report import Row
 from eval.tables import line_of
-from eval.values import accuracy_columns
-from train.testing import count_right
+from eval.values import result_columns
+from train.testing import measure_images
 from train.utils.progress import progress
 
 
@@ -46,12 +46,12 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         for title, size in progress(todo, trained.name, costs=costs, only_lines=True):
             with changed(vit, by_title[title]):
                 shown = f"{trained.name} at {size}, {title}"
-                right, total = count_right(trained, size, options.split, options.images, device, shown)
+                answers = measure_images(trained, size, options.split, options.images, device, shown).answers
             yield {
                 "model": trained.name,
                 "intervention": title,
                 "resolution": size,
-                **accuracy_columns(trained, right, total, options.split),
+                **result_columns(trained, answers, options.split),
             }
 
 

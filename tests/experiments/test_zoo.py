@@ -17,7 +17,7 @@ from train.data.sizes import Size
 from train.intervals import wilson_interval
 from train.pixels import confusions, mean_iou_with_interval
 from train.publish import main as publish
-from train.testing import count_right
+from train.testing import measure_images
 
 IMAGES = 48  # to compare with a card: enough to tell a model from chance
 MODELS = models()
@@ -38,10 +38,10 @@ def assert_as_on_card(trained: Trained, metrics: list[dict], images: int = IMAGE
             assert low <= metric["high"], (metric, low)
             assert high >= metric["low"], (metric, high)
             continue
-        right, total = count_right(trained, size, "test", images, torch.device("cpu"))
-        low, high = wilson_interval(right, total)
-        assert 100 * low <= metric["high"], (metric, right, total)
-        assert 100 * high >= metric["low"], (metric, right, total)
+        right = measure_images(trained, size, "test", images, torch.device("cpu")).right
+        low, high = wilson_interval(int(right.sum()), len(right))
+        assert 100 * low <= metric["high"], (metric, right)
+        assert 100 * high >= metric["low"], (metric, right)
 
 
 def with_images(folder) -> Trained:

@@ -14,7 +14,7 @@ from train.intervals import accuracy_percent
 from train.runs.environment import ROOT
 from train.runs.folder import BEST, CHECKPOINTS, CONFIG, COUNTED, METRICS, run_of
 from train.runs.history import read_history
-from train.targets import best_by
+from train.targets import MAIN, best_by
 from train.utils.imports import module_names
 from train.utils.yaml_file import read_yaml
 
@@ -159,10 +159,10 @@ def validated_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) -
     sizes = content["hyper_parameters"]["resolutions"]
     saved = saved_metrics(run, content.get("global_step"))
     outputs = (content.get("preprocessing") or {}).get("outputs", "class")
-    if outputs != "class":
-        return [] if checkpoint.name == BEST else metrics_of_values(saved, sizes, best_by(outputs, "class"))
-    if content["hyper_parameters"]["vit"].get("head") == "dense":
-        return [] if checkpoint.name == BEST else dense_metrics(saved, sizes)
+    dense = content["hyper_parameters"]["vit"].get("head") == "dense"
+    if dense or outputs != "class":
+        names = ("accuracy", "miou") if dense else (best_by(outputs, "class"),)
+        return [] if checkpoint.name == BEST else without_intervals(saved, sizes, names)
     if checkpoint.name == BEST:
         # A user's own ModelCheckpoint, perhaps of a loss, may come before this project's.
         states = list((content.get("callbacks") or {}).values())
@@ -189,29 +189,17 @@ def saved_metrics(run: Path, step: int | None) -> dict[str, Any]:
     return saved if step in (None, saved.get("step", step)) else {}
 
 
-def metrics_of_values(saved: Mapping[str, Any], sizes: Sequence[str], name: str) -> list[dict[str, Any]]:
-    """Return a metric of a model of labels or numbers in its run's last validation, by its name."""
-    found = {size: saved[f"val/{name}_{size}"] for size in sizes if f"val/{name}_{size}" in saved}
-    return [{"split": "val", "resolution": size, name: round(value, 6)} for size, value in found.items()]
-
-
-def dense_metrics(saved: Mapping[str, Any], sizes: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the mIoU and the pixel accuracy of a dense model in its run's last validation."""
+def without_intervals(saved: Mapping[str, Any], sizes: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return metrics of a run's last validation, by their names as they are logged."""
     return [
-        {"split": "val", "resolution": size, **dense_cells(saved[f"val/accuracy_{size}"], saved[f"val/miou_{size}"])}
+        {
+            "split": "val",
+            "resolution": size,
+            **{MAIN[n].name: MAIN[n].rounded(MAIN[n].scale * saved[f"val/{n}_{size}"]) for n in names},
+        }
         for size in sizes
-        if f"val/miou_{size}" in saved
+        if all(f"val/{name}_{size}" in saved for name in names)
     ]
-
-
-def dense_cells(share: float, miou: float) -> dict[str, Any]:
-    """Return the pixel accuracy and the mIoU in %."""
-    return {"accuracy": round(100 * share, 4), "mIoU": round(100 * miou, 4)}
-
-
-def interval_cells(name: str, value: tuple[float, float, float]) -> dict[str, Any]:
-    """Return the cells of a metric and of the ends of its interval."""
-    return {column: round(each, 6) for column, each in zip((name, "low", "high"), value, strict=True)}
 
 
 def accuracy(share: float, total: int | None) -> dict[str, Any]:
