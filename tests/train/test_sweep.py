@@ -32,6 +32,7 @@ from train.sweeps.settings import current_settings, write_settings
         (["--jbos", "2"], "unrecognized arguments: --jbos 2. Did you mean '--jobs'"),
         (["--", "--data.batch_sise=3"], "unknown field 'data.batch_sise'. Did you mean 'data.batch_size'"),
         (["--", "--seed_everything", "9"], "seed_everything is what a sweep gives to each of its runs itself"),
+        (["--", "-c", "other.yaml"], "config is what a sweep gives to each of its runs itself"),
         (["--jobs", "0"], "--jobs and --threads must be positive, not 0"),
     ],
 )

@@ -158,7 +158,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if arguments[0] != "fit" and arguments[1:] and not arguments[1].startswith("-"):
         arguments[1:2] = ["--config", str(find_run(arguments[0], arguments[1]) / CONFIG)]
     arguments = files_first(arguments)
-    options = dict(options_of(["--config" if argument == "-c" else argument for argument in arguments]))
+    options = dict(options_of(arguments))
     run = Path(options.get("config", "")).expanduser().parent
     of_run = Path(options.get("config", "")).name == CONFIG and latest_checkpoint(run) is not None
     if arguments[0] != "fit" and of_run and not {"run_dir", "ckpt_path"} & options.keys():

@@ -24,8 +24,8 @@ WORDS = {"", "null", "best", "last", "hpc", "registry"}  # no checkpoint, and Li
 
 def config_files(arguments: Sequence[str]) -> list[Path]:
     """Return the configuration files that a command names; a value may also be the fields themselves."""
-    named = options_of(["--config" if argument == "-c" else argument for argument in arguments])
-    return [Path(text).expanduser() for name, text in named if name == "config" and not text.lstrip().startswith("{")]
+    named = (text for name, text in options_of(arguments) if name == "config")
+    return [Path(text).expanduser() for text in named if not text.lstrip().startswith("{")]
 
 
 def check_files(arguments: Sequence[str]) -> None:

@@ -103,9 +103,9 @@ def unknown_field(name: str, known: Iterable[str]) -> ValueError:
 
 
 def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the name and value of each option, for `--data.root x`, `--data.root=x`, `--trainer.callbacks+=x`."""
+    """Yield the name and value of each option, for `--data.root x`, `--data.root=x`, `--trainer.callbacks+=x`, `-c x`."""
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=False):
-        name, equals, value = argument.partition("=")
+        name, equals, value = ("--config" if argument == "-c" else argument).partition("=")
         if name.startswith("--") and len(name) > 2:
             yield name[2:].rstrip("+"), value if equals else after
 

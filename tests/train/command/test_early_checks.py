@@ -10,7 +10,8 @@ import pytest
 
 from performer_string import ViTConfig
 from tests.helpers.runs import fails
-from train.command.early_checks import recipe_hint
+from train.command.arguments import expand
+from train.command.early_checks import check_files, recipe_hint
 
 SLOW = ("lightning", "jsonargparse", "torchvision", "torchmetrics", "scipy", "tensorboard", "timm")
 CALL = """
@@ -33,6 +34,16 @@ def imported(calls: list[tuple[str, list[str]]], modules: tuple[str, ...]) -> tu
     command = [sys.executable, "-c", CALL % json.dumps(modules), json.dumps(calls)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return *json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+def test_the_short_name_of_config():
+    """Help has it too."""
+    arguments = expand(["fit", "-c", "demo"])
+    assert arguments[1] == "-c"
+    assert arguments[2].endswith("demo.yaml")
+    check_files(arguments)
+    with pytest.raises(FileNotFoundError, match=r"no recipe demmo\. Did you mean 'demo'"):
+        check_files(expand(["fit", "-c", "demmo"]))
 
 
 def test_help_typos_and_missing_files_without_torch(tmp_path):
