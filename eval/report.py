@@ -159,7 +159,10 @@ def results_of(paths: Sequence[Path]) -> Path:
 
 def is_of_command(path: Path, header: Sequence[str]) -> bool:
     """Return whether a CSV file exists and was written by the command of this header."""
-    return path.is_file() and path.read_text(encoding="utf-8").partition("\n")[0] == comment(header[0])
+    if not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:  # a spreadsheet may have saved it in another encoding
+        return file.readline().rstrip("\n") == comment(header[0])
 
 
 def rename_other(path: Path, header: Sequence[str], endings: Sequence[str]) -> None:

@@ -96,6 +96,15 @@ def test_a_command_of_several_lines_is_one_line_of_comment(tmp_path, title):
     assert (lines[1], rows) == ("# device: CPU", [{"a": "2"}])
 
 
+def test_file_of_another_encoding_is_renamed(tmp_path):
+    """As a spreadsheet saves it: what was measured must not be lost by it."""
+    old = "# command: python -m eval cost modèle\na\n1\n".encode("cp1252")
+    (tmp_path / "cost.csv").write_bytes(old)
+    Report(tmp_path, "cost", ["command: python -m eval cost other"]).write([{"a": 2}])
+    assert (tmp_path / "cost.1.csv").read_bytes() == old
+    assert read_csv(tmp_path / "cost.csv")[1] == [{"a": "2"}]
+
+
 def test_csv_with_a_former_column(tmp_path):
     """Stored results have the columns `null` and `lowest accuracy`."""
     (tmp_path / "old.csv").write_text("# command: an old one\nmodel,null,lowest accuracy\na,44.2,99.0\n")

@@ -103,7 +103,7 @@ def unknown_field(name: str, known: Iterable[str]) -> ValueError:
 
 
 def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the name and value of each option, for `--data.root x`, `--data.root=x`, `--trainer.callbacks+=x`, `-c x`."""
+    """Yield name and value of each option: of `--data.root x`, `--data.root=x`, `--trainer.callbacks+=x` and `-c x`."""
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=False):
         name, equals, value = ("--config" if argument == "-c" else argument).partition("=")
         if name.startswith("--") and len(name) > 2:
