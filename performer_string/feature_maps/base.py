@@ -32,7 +32,7 @@ class FeatureMap(ComputedBuffers):
     Attributes:
         degree: degree p for which phi(c x) = c^p phi(x) for c > 0, or None for a map that is not homogeneous. Attention
             with a homogeneous map is invariant to the norms of queries and to a common factor of keys. A temperature
-            has no effect, and the norm of a key is its weight.
+            has no effect, and the norm of a key is its weight, to the power p.
         learned: whether the features have parameters.
         scale: scale s of the logits where the kernel is a function of s q^T k, or None for a map without it.
         isotropic: whether the kernel, or its mean over draws, depends on inner products and norms alone. Rotations of

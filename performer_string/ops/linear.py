@@ -121,8 +121,8 @@ def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: Att
         return _no_tokens(q, k, v, phi, context)
     if context.layout.lengths is not None:
         return attend_packed(lambda q, k, v, part: attend_linear(q, k, v, phi, part), q, k, v, context)
-    if context.key_bias is not None and phi.degree is not None:
-        # The norm of a key is its weight. The error of rounding it would grow with the degree.
+    if context.key_bias is not None and phi.degree:
+        # The norm of a key is its weight, unless the degree is 0. The error of rounding it would grow with the degree.
         k = full_precision(k) * key_weights(context.key_bias, context.layout.mask, phi.degree)
         context = AttentionContext(context.rotation, context.locality, context.layout)
     if context.locality is not None:

@@ -29,6 +29,15 @@ class Identity(FeatureMap):
         return q
 
 
+class Direction(FeatureMap):
+    """phi(x) = exp(x / |x|), of degree 0: norms have no effect."""
+
+    degree = 0
+
+    def queries(self, q):
+        return torch.nn.functional.normalize(q, dim=-1).exp()
+
+
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kind", ["trigonometric", "identity"])
 def test_products_of_both_signs_are_those_of_the_definition(kind, masked):
@@ -58,3 +67,12 @@ def test_with_a_locality(normalised):
     expected = reference.modulated_weights(weights, locality.matrix(positions), normalised) @ v
     found = linear_attention(q, k, v, phi, rotation=rotation, locality=locality, positions=positions)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_bias_of_the_keys_with_a_map_of_degree_zero():
+    """It is no factor of the keys, which would change nothing."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 13, 8, dtype=torch.float64) for _ in range(3))
+    bias, phi = torch.randn(1, 2, 13, dtype=torch.float64), Direction(8, 2, 8)
+    expected = reference.linear_weights(phi(q), phi(k), key_bias=bias) @ v
+    torch.testing.assert_close(linear_attention(q, k, v, phi, key_bias=bias), expected)
