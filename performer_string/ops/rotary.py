@@ -75,16 +75,21 @@ class _Rotary(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, cos, sin = ctx.saved_tensors
-        planes = cos.shape[-1]
         plain = torch.is_grad_enabled() or is_batched_gradient(gradient)
         for_x = (rotate_planes_plainly if plain else rotate_planes)(gradient, cos, -sin).sum_to_size(ctx.shape)
         if x is None:
             return for_x, None, None
-        upper, lower = gradient[..., :planes], gradient[..., planes : 2 * planes]
-        first, second = x[..., :planes], x[..., planes : 2 * planes]
-        for_cos = torch.addcmul(upper * first, lower, second).sum_to_size(cos.shape)
-        for_sin = torch.addcmul(lower * first, upper, second, value=-1).sum_to_size(sin.shape)
-        return for_x, for_cos, for_sin
+        return for_x, *angle_gradients(gradient, x, cos.shape)
+
+
+def angle_gradients(gradient: Tensor, x: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the cosines and sines, of this shape [..., N, P], from that of the rotated x."""
+    planes = shape[-1]
+    upper, lower = gradient[..., :planes], gradient[..., planes : 2 * planes]
+    first, second = x[..., :planes], x[..., planes : 2 * planes]
+    for_cos = torch.addcmul(upper * first, lower, second)
+    for_sin = torch.addcmul(lower * first, upper, second, value=-1)
+    return for_cos.sum_to_size(shape), for_sin.sum_to_size(shape)
 
 
 def rotate_pair(q: Tensor, k: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:

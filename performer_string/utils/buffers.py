@@ -67,9 +67,7 @@ class ComputedBuffers(nn.Module):
     def _load_from_state_dict(self, *arguments: Any) -> None:
         # `load_state_dict(assign=True)` fills a module of the meta device without a call of `_apply`.
         super()._load_from_state_dict(*arguments)
-        is_empty = any(p.is_meta for p in self.parameters(recurse=False))  # not loaded: it stays on the meta device
-        if not is_empty and any(self.get_buffer(name).is_meta for name in self.computed_names):
-            self.compute_buffers(next((p.device for p in self.parameters() if not p.is_meta), torch.device("cpu")))
+        self.fill_buffers(next((p.device for p in self.parameters() if not p.is_meta), torch.device("cpu")))
 
     def _apply(self, *arguments: Any, **options: Any) -> ComputedBuffers:
         before = [self.get_buffer(name) for name in self.computed_names]

@@ -6,6 +6,7 @@ their gradient is. In between only the tokens are saved, and the features are co
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
@@ -95,24 +96,19 @@ class RecomputedFeatures:
     Args:
         phi: feature map.
         scale: `key_scale` of the map over all keys, [B, H, 1, 1 or m]; without the axis of heads for one head.
-        heads: heads of the map that the axis of heads stands for; an integer for one head.
-        tensors: tensors of the map, by name; the present ones by default.
-        fixed_versions: versions of the tensors without a gradient; the present ones by default.
+
+    Attributes:
+        heads: heads of the map that the axis of heads stands for, at first all; an integer for one head.
     """
 
-    def __init__(
-        self,
-        phi: FeatureMap,
-        scale: Tensor,
-        heads: list[int] | int,
-        tensors: dict[str, Tensor] | None = None,
-        fixed_versions: list[int] | None = None,
-    ):
-        self.phi, self.scale, self.heads, self.size = phi, scale, heads, phi.num_features
-        self.tensors = tensors_of(phi) if tensors is None else tensors
+    heads: list[int] | int
+
+    def __init__(self, phi: FeatureMap, scale: Tensor):
+        self.phi, self.scale, self.heads, self.size = phi, scale, list(range(phi.num_heads)), phi.num_features
+        self.tensors = tensors_of(phi)
         self.learned = tuple(x for x in self.tensors.values() if x.requires_grad)
         self.fixed = [x for x in self.tensors.values() if not x.requires_grad]
-        self.fixed_versions = versions(self.fixed) if fixed_versions is None else fixed_versions
+        self.fixed_versions = versions(self.fixed)
 
     def queries(self, q: Tensor) -> Tensor:
         """Return features of queries."""
@@ -159,8 +155,10 @@ class RecomputedFeatures:
     def select_heads(self, heads: list[int] | int) -> FeatureSource:
         """Return the source of some of its heads, or of one."""
         assert isinstance(self.heads, list)
-        selected = self.heads[heads] if isinstance(heads, int) else [self.heads[h] for h in heads]
-        return RecomputedFeatures(self.phi, self.scale[:, heads], selected, self.tensors, self.fixed_versions)
+        source = copy.copy(self)
+        source.scale = self.scale[:, heads]
+        source.heads = self.heads[heads] if isinstance(heads, int) else [self.heads[h] for h in heads]
+        return source
 
 
 class _Method(nn.Module):

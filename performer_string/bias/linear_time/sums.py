@@ -57,7 +57,7 @@ def decayed_attention(
     masks = [None] * len(k) if layout.mask is None else (~layout.mask)[:, None, :, None].split(samples)
     outs = []
     for q, k, v, masked in zip(*groups, masks, strict=False):
-        source = RecomputedFeatures(phi, largest_scale(phi, k, masked), list(range(k.shape[1])))
+        source = RecomputedFeatures(phi, largest_scale(phi, k, masked))
         inputs = SumInputs(source, q, k, v, grid, masked, products=products)
         outs.append(_attend_group(inputs, bias, layout.num_prefix))
     return outs[0] if len(outs) == 1 else torch.cat(outs)

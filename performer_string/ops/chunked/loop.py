@@ -16,7 +16,7 @@ from performer_string.ops.chunked.flash import FlashSums, can_flash
 from performer_string.ops.chunked.power import PowerSums
 from performer_string.ops.chunked.sums import ChunkSums, KeyChunk
 from performer_string.ops.forms import FeatureForm
-from performer_string.ops.rotary import rotate_planes
+from performer_string.ops.rotary import angle_gradients, rotate_planes
 from performer_string.utils._compat import has_fast_bf16
 from performer_string.utils.numerics import chunk_slices
 
@@ -125,11 +125,9 @@ class ChunkLoop:
             return gradient
         cos, sin = chunk_of(self.angles[0], samples, tokens), chunk_of(self.angles[1], samples, tokens)
         if angle_sums is not None:
-            n, x = cos.shape[-1], x[:, samples, tokens].to(self.dtype)
-            a, b, first, second = gradient[..., :n], gradient[..., n : 2 * n], x[..., :n], x[..., n : 2 * n]
-            for_cos, for_sin = (a * first).addcmul_(b, second), (b * first).addcmul_(a, second, value=-1)
-            chunk_of(angle_sums[0], samples, tokens).add_(for_cos.sum_to_size(cos.shape))
-            chunk_of(angle_sums[1], samples, tokens).add_(for_sin.sum_to_size(cos.shape))
+            found = angle_gradients(gradient, x[:, samples, tokens].to(self.dtype), cos.shape)
+            for total, part in zip(angle_sums, found, strict=True):
+                chunk_of(total, samples, tokens).add_(part)
         return rotate_planes(gradient, cos, -sin)
 
     def keys(self, samples: slice, tokens: slice, v: Tensor) -> KeyChunk:

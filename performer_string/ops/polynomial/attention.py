@@ -12,7 +12,7 @@ from torch import Tensor
 from performer_string.ops.forms import PolynomialKernel
 from performer_string.ops.key_bias import key_weights
 from performer_string.ops.polynomial.squares import squared_sums
-from performer_string.utils.dtype import full_precision
+from performer_string.utils.dtype import full_precision, in_one_type
 from performer_string.utils.numerics import least_norm, safe_denominator
 
 
@@ -39,8 +39,8 @@ def summed_attention(
     Returns:
         Outputs, [B, H, N, e] in the type of v.
     """
-    dtype = torch.promote_types(full_precision(q).dtype, full_precision(k).dtype)
-    a, b, width = q.to(dtype), k.to(dtype), v.shape[-1]
+    a, b = in_one_type(full_precision(q), full_precision(k))
+    dtype, width = a.dtype, v.shape[-1]
     if kernel.lower:
         a, b = (torch.cat([x * kernel.scale**0.5, x.new_ones(*x.shape[:-1], 1)], dim=-1) for x in (a, b))
     weights = None  # weights of the keys, [B, H, N, 1]
