@@ -17,6 +17,7 @@ from performer_string.bias.kerple import Kerple
 from performer_string.bias.l1 import L1Decay
 from performer_string.bias.radial import RadialDecay
 from performer_string.bias.table import RelativeBiasTable
+from performer_string.position.grid import check_grid
 from performer_string.utils.registry import construct, lookup
 
 LOCALITIES: dict[str, type[RelativeBias]] = {
@@ -57,5 +58,7 @@ def build_locality(name: str, *, num_heads: int, grid: Sequence[int] | None = No
     Raises:
         ValueError: an unknown name or option, with the nearest known one; or a value out of its range.
     """
+    if grid is not None:
+        check_grid("grid", grid)
     kind = lookup("locality", name, LOCALITIES)
     return construct("locality", name, kind, options, {"grid": grid}, num_heads=num_heads)

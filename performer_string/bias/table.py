@@ -31,13 +31,13 @@ class RelativeBiasTable(RelativeBias):
         normalised: whether the denominator has c too, as with a bias of the logits.
 
     Raises:
-        ValueError: no grid, or sizes below 1.
+        ValueError: no grid.
     """
 
     def __init__(self, num_heads: int, *, grid: Sequence[int] | None = None, normalised: bool = True):
         super().__init__(num_heads, normalised)
-        if not isinstance(grid, Sequence) or not grid or min(grid) < 1:
-            raise ValueError(f"table: needs the training grid, one or more positive sizes as (14, 14), not {grid}.")
+        if grid is None:
+            raise ValueError("table: needs the training grid, for example grid=(14, 14).")
         self.grid = tuple(grid)
         self.bias = nn.Parameter(torch.zeros(num_heads, *(2 * n - 1 for n in grid)))
 

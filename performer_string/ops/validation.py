@@ -26,7 +26,7 @@ def check_attention(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, ke
 
     Raises:
         TypeError: integers as queries, keys or values.
-        ValueError: shapes or devices that do not fit.
+        ValueError: shapes or devices that do not fit, or a bias that is a mask or of integers.
     """
     if not (q.is_floating_point() and k.is_floating_point() and v.is_floating_point()):
         raise TypeError(f"queries, keys and values must be floating-point, not {q.dtype}, {k.dtype} and {v.dtype}.")
@@ -39,8 +39,11 @@ def check_attention(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, ke
     if not q.device == k.device == v.device:
         raise ValueError(f"queries, keys and values are on several devices: {q.device}, {k.device} and {v.device}.")
     check_mask("key", key_mask, k.shape[0], k.shape[2])
-    if key_bias is not None and key_bias.shape != k.shape[:3]:
-        raise ValueError(f"key_bias must be [B, H, N] = {list(k.shape[:3])}, not {list(key_bias.shape)}.")
+    if key_bias is not None and not (key_bias.shape == k.shape[:3] and key_bias.is_floating_point()):
+        raise ValueError(
+            f"key_bias must be floating-point [B, H, N] = {list(k.shape[:3])}, not {key_bias.dtype} "
+            f"{list(key_bias.shape)}; a mask is key_mask."
+        )
 
 
 def check_sequences(inputs: tuple[Tensor, Tensor, Tensor], widths: tuple[int, int, int], batch_first: bool) -> None:
@@ -145,7 +148,7 @@ def check_feature_map(phi: FeatureMap, q: Tensor) -> None:
         TypeError: `phi` is no feature map.
         ValueError: another number of heads, or another width.
     """
-    if not hasattr(phi, "pair"):
+    if isinstance(phi, type) or not hasattr(phi, "pair"):
         raise TypeError(f"phi must be a feature map, as build_feature_map returns, not a {type(phi).__name__}.")
     if (phi.num_heads, phi.head_dim) != (q.shape[1], q.shape[3]):
         raise ValueError(
@@ -178,6 +181,7 @@ def check_layout(layout: TokenLayout, batch: int, tokens: int, each_sample: bool
         raise ValueError(f"num_prefix must lie between 0 and the number of tokens, {tokens}, not {layout.num_prefix}.")
     if layout.positions is None:
         return
+    check_positions(layout.positions, finite=layout.grid is None)
     shape, one = layout.positions.shape, layout.lengths is not None or not each_sample
     if len(shape) not in ((2,) if one else (2, 3)) or shape[-2] != tokens or shape[:-2] not in ((), (1,), (batch,)):
         form = "[N, C], alike for all samples" if one else f"[N, C] or [B, N, C] with B = {batch}"
@@ -186,18 +190,23 @@ def check_layout(layout: TokenLayout, batch: int, tokens: int, each_sample: bool
             f"positions must be those of all {tokens} tokens, {form}, not {list(shape)}, those of prefix tokens "
             f"included.{packed}"
         )
-    check_positions(layout.positions, finite=layout.grid is None)
 
 
 def check_positions(positions: Tensor, finite: bool = True) -> None:
-    """Raise a ValueError for positions in 16 bits, and on a CPU for any that are not finite.
+    """Raise an error for positions that are no tensor or in 16 bits, and on a CPU for any that are not finite.
 
     On other devices the program would wait for the numbers. NaN there goes through to the outputs.
 
     Args:
         positions: positions of the tokens, [..., N, C].
         finite: whether to look at the numbers; not needed for those of a known grid.
+
+    Raises:
+        TypeError: positions that are no tensor.
+        ValueError: positions in 16 bits, or not finite.
     """
+    if not isinstance(positions, Tensor):
+        raise TypeError(f"positions must be a tensor [..., N, C], as of grid_positions, not {type(positions)}.")
     if positions.dtype in (torch.bfloat16, torch.float16):
         raise ValueError(
             f"positions in {positions.dtype} are rounded, to whole patches or worse: keep them in float32, in no "

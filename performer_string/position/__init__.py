@@ -12,7 +12,7 @@ from performer_string.position.additive import Absolute, NoEncoding, Sinusoidal
 from performer_string.position.base import Encoding, Sizes
 from performer_string.position.cayley import CayleySTRING
 from performer_string.position.circulant import CirculantSTRING
-from performer_string.position.grid import grid_positions, with_prefix
+from performer_string.position.grid import check_grid, grid_positions, with_prefix
 from performer_string.position.liere import LieRE
 from performer_string.position.pate_so2 import PaTESO2
 from performer_string.position.pate_so3 import PaTESO3
@@ -106,9 +106,10 @@ def build_encoding(
             out of range.
     """
     family = lookup("encoding", name, ENCODINGS)
-    if isinstance(grid, int):
-        raise ValueError(f"grid must hold one size for each axis, like (14, 14), not {grid}.")
-    sizes = Sizes(head_dim, num_heads, coord_dim, None if grid is None else tuple(grid), layers, qk_dim)
+    if grid is not None:
+        check_grid("grid", grid)
+        grid = tuple(grid)
+    sizes = Sizes(head_dim, num_heads, coord_dim, grid, layers, qk_dim)
     check_effects(name, options, coord_dim)
     if qk_dim not in (None, head_dim) and not family.additive:
         raise ValueError(

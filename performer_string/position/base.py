@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from performer_string.ops.validation import check_positions
+from performer_string.position.grid import check_grid
 from performer_string.position.rotation import PlaneRotation, Rotation
 from performer_string.utils._compat import values_unavailable
 from performer_string.utils.buffers import ComputedBuffers
@@ -40,8 +41,10 @@ class Sizes:
 
     def __post_init__(self) -> None:
         check_sizes(head_dim=self.head_dim, num_heads=self.num_heads, coord_dim=self.coord_dim, layers=self.layers)
-        if self.grid is not None and len(self.grid) != self.coord_dim:
-            raise ValueError(f"the training grid {self.grid} does not have coord_dim={self.coord_dim} axes.")
+        if self.grid is not None:
+            check_grid("grid", self.grid)
+            if len(self.grid) != self.coord_dim:
+                raise ValueError(f"the training grid {self.grid} does not have coord_dim={self.coord_dim} axes.")
 
     def parameter_heads(self, share_heads: bool) -> int:
         """Return the number of heads with parameters, over all layers: one per layer if the heads share them."""
@@ -136,8 +139,7 @@ class Encoding(ComputedBuffers):
             ValueError: positions of another dimension, or in 16 bits; on a CPU, positions or a parameter that are not
                 finite.
         """
-        if not isinstance(positions, Tensor):
-            raise TypeError(f"positions must be a tensor [..., N, C], as of grid_positions, not {type(positions)}.")
+        check_positions(positions)
         if positions.ndim < 2 or positions.shape[-1] != self.coord_dim:
             remedy = "Build it with another coord_dim, or pass positions with one column an axis."
             if positions.ndim == self.coord_dim == 1:
@@ -146,7 +148,6 @@ class Encoding(ComputedBuffers):
                 f"{type(self).__name__} was built for positions [..., N, {self.coord_dim}] (coord_dim="
                 f"{self.coord_dim}), not for {list(positions.shape)}. {remedy}"
             )
-        check_positions(positions)
         if not positions.is_meta:
             self.fill_buffers(positions.device)
         if not self.training and not values_unavailable():

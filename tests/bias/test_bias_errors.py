@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from performer_string import (
+    LOCALITIES,
     build_feature_map,
     build_locality,
     grid_positions,
@@ -35,6 +36,7 @@ def test_bad_options():
         ("radial", {"num_scales": 0}, "num_scales must be positive, not 0"),
         ("gaussian", {"num_heads": 0}, "num_heads must be positive, not 0"),
         ("gaussian", {"num_heads": 2.0}, "num_heads must be int, not 2.0"),
+        *((name, {"grid": 14}, r"grid must hold one or more positive sizes, .* not 14") for name in LOCALITIES),
     ):
         with pytest.raises(ValueError, match=message):
             build_locality(name, **{"num_heads": 2, **options})
@@ -77,6 +79,8 @@ def test_positions_and_heads_are_checked():
             attend(q, q, q, locality=one, positions=positions)
         with pytest.raises(TypeError, match="a locality is what build_locality gives, not a str"):
             attend(q, q, q, locality="gaussian", positions=positions)
+        with pytest.raises(TypeError, match=r"positions must be a tensor .* not <class 'list'>"):
+            attend(q, q, q, locality=one, positions=positions.tolist())
 
 
 def test_positions_in_16_bits():

@@ -96,7 +96,7 @@ def test_bad_tables():
         build_locality("tabel", num_heads=2, grid=(3, 4))
     with pytest.raises(ValueError, match=r"no option 'normalise'. Did you mean 'normalised'"):
         build_locality("table", num_heads=2, grid=(3, 4), normalise=True)
-    with pytest.raises(ValueError, match="positive sizes as \\(14, 14\\), not \\(3, 0\\)"):
+    with pytest.raises(ValueError, match="positive sizes, like \\(14, 14\\), not \\(3, 0\\)"):
         build_locality("table", num_heads=2, grid=(3, 0))
     with pytest.raises(ValueError, match="needs the training grid"):
         build_locality("table", num_heads=2)

@@ -177,6 +177,7 @@ def test_defaults_and_bad_options():
         ("composed", {"options": {"gating": {"sizes": 1}}}, "options of gating cannot have 'sizes'"),
         ("composed", {"options": {"gating": ["channels"]}}, r"options of gating must be dict.str, Any. . None, not"),
         ("composed", {"maps": "gating"}, r"maps must be list.str., not 'gating'"),
+        ("connection", {"grid": 14}, r"grid must hold one or more positive sizes, .* not 14"),
     ):
         with pytest.raises(ValueError, match=message):
             build_value_map(name, head_dim=6, num_heads=2, **options)

@@ -15,6 +15,7 @@ from performer_string import (
     rotated_feature_attention,
     softmax_attention,
 )
+from performer_string.feature_maps import PositiveFeatures
 from tests.helpers.maps import make_map
 
 B, H, N, D = 2, 3, 9, 6
@@ -40,8 +41,9 @@ def test_masks_and_biases(attend):
     for mask in (torch.ones(B, N), torch.ones(B, 2, N, dtype=torch.bool), torch.ones(1, N, dtype=torch.bool)):
         with pytest.raises(ValueError, match=r"boolean and of shape \[B, N\] = \[2, 9\], True for keys to attend to"):
             attend(q, k, v, key_mask=mask)
-    with pytest.raises(ValueError, match=r"key_bias must be \[B, H, N\] = \[2, 3, 9\], not \[2, 9\]"):
-        attend(q, k, v, key_bias=torch.zeros(B, N))
+    for bias in (torch.zeros(B, N), torch.ones(B, H, N, dtype=torch.bool)):  # a mask had the biases 1 and 0
+        with pytest.raises(ValueError, match=r"key_bias must be floating-point \[B, H, N\] = \[2, 3, 9\], not torch"):
+            attend(q, k, v, key_bias=bias)
 
 
 @pytest.mark.parametrize("attend", ALL.values(), ids=list(ALL))
@@ -158,8 +160,9 @@ def test_feature_maps():
     q = torch.randn(1, 5, H, D)
     with pytest.raises(ValueError, match=r"Inputs are \[B, H, N, d\]: transpose\(1, 2\) those"):
         linear_attention(q, q, q, make_map("favor+", H, D))
-    with pytest.raises(TypeError, match="phi must be a feature map, as build_feature_map returns, not a str"):
-        linear_attention(q, q, q, "favor+")
+    for phi, kind in (("favor+", "str"), (PositiveFeatures, "type")):
+        with pytest.raises(TypeError, match=f"phi must be a feature map, as build_feature_map returns, not a {kind}"):
+            linear_attention(q, q, q, phi)
 
 
 def test_the_scale_of_softmax_is_positive():

@@ -37,7 +37,7 @@ CASES = [
     ("cayley-string", {"generator": "random", "fraction": 0.0}, r"in \(0, 1\], not 0.0"),
     ("cayley-string", {"generator": "random", "fraction": 1.5}, r"in \(0, 1\], not 1.5"),
     ("cayley-string", {"frequencies": "mixd"}, "unknown frequencies of cayley-string 'mixd'. Did you mean 'mixed'"),
-    ("absolute", {"grid": 14}, r"one size for each axis, like \(14, 14\), not 14"),
+    ("absolute", {"grid": 14}, r"grid must hold one or more positive sizes, like \(14, 14\), not 14"),
     ("absolute", {"init_std": -1.0}, "init_std"),
     ("absolute", {"interpolation": "cubic"}, "interpolation of absolute 'cubic'. Did you mean 'bicubic'"),
     ("absolute", {"grid": None}, "needs the training grid"),
