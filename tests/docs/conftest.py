@@ -30,7 +30,7 @@ TABLES = (
 PARTS = {
     "own-encoding": 2,
     "own-attention": 2,
-    "own-feature-map": 3,
+    "own-feature-map": 4,
     "own-data": 1,
     "other-targets": 1,
     "own-training": 2,

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from eval.cli import main
-from performer_string import build_encoding
+from performer_string import build_encoding, build_feature_map
 from performer_string.models.files.checkpoint import CheckpointError
 from tests.docs.conftest import TABLES
 from tests.feature_maps import test_features
@@ -147,12 +147,21 @@ def test_the_encoding_keeps_the_laws_of_the_library(own_module, qk, name, kind):
         law(kind(), name, **({"qk": qk} if "qk" in inspect.signature(law).parameters else {}))
 
 
-def test_the_feature_map_keeps_the_laws_of_the_library(own_module):
+@pytest.mark.parametrize("name", ["softplus", "bump"])
+def test_the_feature_map_keeps_the_laws_of_the_library(own_module, name):
     importlib.import_module("mine")
     laws = [law for name, law in vars(test_features.TestEvery).items() if name.startswith("test_")]
     assert len(laws) > 6
     for law in laws:
-        law(test_features.TestEvery(), Case("softplus"))
+        law(test_features.TestEvery(), Case(name))
+
+
+def test_the_kernel_of_random_features_is_their_mean_over_draws(own_module):
+    importlib.import_module("mine")
+    phi = build_feature_map("bump", head_dim=4, num_heads=2000, num_features=64)  # heads as draws
+    q, k = torch.randn(2, 1, 1, 3, 4).expand(2, 1, 2000, 3, 4)
+    mean = (phi.queries(q) @ phi.keys(k).mT).mean(1)
+    torch.testing.assert_close(mean.log(), phi.log_kernel(q, k)[:, 0], atol=0.02, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["mean-query", "norm-aware"])

@@ -1,4 +1,4 @@
-"""The guide's function for sets that come with lists lays out folders that are read as videos of classes."""
+"""The guide's functions for sets that come with lists and tables lay out folders of classes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,16 @@ TEST = "Archery/v_Archery_g01_c01.avi\r\nYoYo/v_YoYo_g01_c01.avi\r\n"  # as in U
 
 @pytest.fixture
 def link_lists():
+    return function_of_the_guide("link_lists")
+
+
+def function_of_the_guide(name):
+    (block,) = [
+        each for each in blocks(REPOSITORY / "docs" / "guides" / "own-data.md", "python") if f"def {name}(" in each.text
+    ]
     names: dict[str, object] = {}
-    exec(blocks(REPOSITORY / "docs" / "guides" / "own-data.md", "python")[1].text, names)
-    return names["link_lists"]
+    exec(block.text, names)
+    return names[name]
 
 
 @pytest.fixture
@@ -46,3 +53,17 @@ def test_a_file_that_is_missing_is_named(link_lists, files):
     Path("UCF-101/YoYo/v_YoYo_g01_c01.avi").unlink()
     with pytest.raises(FileNotFoundError, match="v_YoYo_g01_c01"):
         link_lists(Path("lists"), Path("UCF-101"), Path("DIR"))
+
+
+def test_a_table_becomes_folders(tmp_path, monkeypatch):
+    """As spreadsheets write it: with a mark of the byte order, and ends of lines as on Windows."""
+    monkeypatch.chdir(tmp_path)
+    Path("photos/more").mkdir(parents=True)
+    for name in ("a.jpg", "more/b.jpg", "c.jpg"):
+        Path("photos", name).write_text(name)
+    Path("labels.csv").write_bytes(b"\xef\xbb\xbffilename,species\r\na.jpg,owl\r\nmore/b.jpg,owl\r\nc.jpg,emu\r\n")
+    link_table = function_of_the_guide("link_table")
+    for _ in range(2):
+        link_table(Path("labels.csv"), Path("photos"), Path("DIR"), "filename", "species")
+    linked = {str(path): path.read_text() for path in Path("DIR").rglob("*.jpg")}
+    assert linked == {"DIR/owl/a.jpg": "a.jpg", "DIR/owl/more/b.jpg": "more/b.jpg", "DIR/emu/c.jpg": "c.jpg"}
