@@ -12,7 +12,7 @@ import torch
 from eval.papers.estimate import duration, estimates
 from eval.papers.group import LACKING, NOT_BUILT, Group
 from eval.papers.plan import make_plan
-from eval.papers.read import PAPERS, all_tables
+from eval.papers.read import all_tables, stored_budgets
 from eval.papers.table import TableFile
 from eval.report import read_csv, write_csv
 from eval.report import table as as_text
@@ -23,8 +23,11 @@ from train.utils.progress import progress
 TIMES = "times.csv"  # name of the file of times
 NOTE = (
     "Times are of training steps alone, from a few steps timed now on this machine ({device}), as if it had no other "
-    "work, one training after the other, also where `needs` names images that are missing. `comes with` names the "
-    "budgets whose results are in the repository. Run one: python -m eval table NAME --budget {budget} [--data DIR]"
+    "work, one training after the other"
+)
+OF_ALL = (
+    ", also where `needs` names images that are missing. `comes with` names the budgets whose results are in the "
+    "repository. Run one: python -m eval table NAME --budget {budget} [--data DIR]"
 )
 
 
@@ -55,7 +58,7 @@ def list_tables(budget: str, root: Path | None, out: Path, device: torch.device)
         if left and knows_all(groups, times):
             kept.append(Time(table.name, budget, left, round(float(f"{seconds:.3g}")), where))
         each = sorted(times.values())
-        stored = [path.stem for path in sorted((PAPERS / table.name).glob("*.csv")) if ".curves" not in path.name]
+        stored = stored_budgets(table)
         missing = [g.state.partition(":")[0] for g in groups if g.state.startswith((LACKING, NOT_BUILT))]
         lines.append(
             {
@@ -70,7 +73,13 @@ def list_tables(budget: str, root: Path | None, out: Path, device: torch.device)
             }
         )
     keep_times(out, kept)
-    return f"{as_text(lines)}\n\n{NOTE.format(device=device, budget=budget)}"
+    return f"{as_text(lines)}\n\n{NOTE.format(device=device)}{OF_ALL.format(budget=budget)}"
+
+
+def note_on_stored(table: TableFile) -> list[str]:
+    """Return a note with the files of a table whose results are in the repository, where they are."""
+    files = [f"experiments/papers/{table.name}/{budget}.md" for budget in stored_budgets(table)]
+    return [f"Results of this table that come with the repository: {', '.join(files)}."] if files else []
 
 
 def seconds_left(groups: Sequence[Group], times: Mapping[str, float]) -> float:
@@ -105,7 +114,8 @@ def list_runs(table: TableFile, budget: str, groups: Sequence[Group], device: to
     ]
     head = f"{table.title}\n{table.source}\n{table.budgets[budget].says}\n"
     body = as_text(lines) if lines else "nothing to train"
-    return f"{head}\n{body}\n\n{NOTE.format(device=device, budget=budget)}"
+    come_with = "".join(f" {line}" for line in note_on_stored(table))
+    return f"{head}\n{body}\n\n{NOTE.format(device=device)}. Without --list the command runs them.{come_with}"
 
 
 def keep_times(folder: Path, times: Sequence[Time]) -> None:

@@ -114,6 +114,13 @@ def files_by_name() -> dict[str, Path]:
     return {each.parent.name: each for each in sorted(PAPERS.glob(f"*/{FILE}"))}
 
 
+def stored_budgets(table: TableFile) -> list[str]:
+    """Return the budgets of a table of the project whose results are in the repository; none of a user's table."""
+    if table.path.absolute().parent != PAPERS / table.name:
+        return []
+    return [path.stem for path in sorted(table.path.parent.glob("*.csv")) if ".curves" not in path.name]
+
+
 def all_tables() -> Iterator[TableFile]:
     """Yield the tables of the project, ordered by name."""
     yield from map(read_table, files_by_name().values())

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from eval.papers.cells import all_cells, correct_tests
+from eval.papers.cells import MEASURED, all_cells, correct_tests
 from eval.papers.group import Group
+from eval.papers.listing import note_on_stored
 from eval.papers.printed import blocks, heading, notes
 from eval.papers.read import build, find_table
 from eval.papers.results import Results
@@ -81,6 +82,7 @@ def write_table(
     head = environment(header_words(options), device)
     below = notes(table, options.budget, cells, command, head[1].removeprefix("device: "), options.split)
     below += [f"Trained on: {line}." for line in devices_of(groups)]
+    below += [] if any(cell["state"] == MEASURED for cell in cells) else note_on_stored(table)
     described = [*lines_of(table, options.name), f"title: {title}", *(f"note: {line}" for line in below)]
     report = Report(folder, stem_of(options), [*head, *described], has_folder=False)
     report.write(cells)

@@ -11,7 +11,7 @@ from eval.papers.estimate import duration
 from eval.papers.group import Group
 from eval.papers.listing import read_times, time_left
 from eval.papers.plan import make_plan
-from eval.papers.read import all_tables, find_table
+from eval.papers.read import all_tables, files_by_name, find_table
 from performer_string import ViTConfig
 from train.runs.environment import ROOT
 
@@ -38,6 +38,19 @@ def test_trainings_without_images_have_times_and_say_what_is_missing(listed):
     # 24 training runs of 3 epochs of 10,000 images
     assert rows["cayley-sparsity"] == ["0 of 24 done", "30 s to 30 s", "12 min", "no mnist images"]
     assert rows["liere-resolution"][::3] == ["0 of 18 done", "no imagenette images"]
+
+
+def test_the_runs_of_one_table_are_listed_with_the_results_of_the_repository(tmp_path, monkeypatch):
+    monkeypatch.setattr(estimate, "seconds_per_image", lambda group, device: 0.001)
+    table = find_table("liere-arrow")
+    text = listing.list_runs(table, "cpu", make_plan(table, "cpu", None, tmp_path), CPU)
+    assert "comes with" not in text  # a column of the list of all tables
+    assert text.endswith("come with the repository: experiments/papers/liere-arrow/cpu.md.")
+    (tmp_path / "liere-arrow.yaml").write_text(table.path.read_text())  # a table of the user
+    assert listing.note_on_stored(find_table(str(tmp_path / "liere-arrow.yaml"))) == []
+    for name in files_by_name():
+        for line in listing.note_on_stored(find_table(name)):
+            assert all((ROOT / path).is_file() for path in line.removesuffix(".").rpartition(": ")[2].split(", "))
 
 
 def test_times_are_kept_for_the_report(listed, tmp_path):
