@@ -59,5 +59,7 @@ class Parser(LightningArgumentParser):
         elif unknown:
             longer = sorted(name for name in names if name.startswith(f"{unknown[1]}_"))  # seed -> seed_everything
             hint = nearest_field(unknown[1], names) or (f" Did you mean {longer[0]!r}?" if longer else "")
+            if not hint and re.search(r"unrecognized arguments: [^-]", message):
+                hint = " Several values of an option are a list, '[one, two]'."
         message = message.strip()
         return f"{message}{'.' if hint and message[-1].isalnum() else ''}{hint}"

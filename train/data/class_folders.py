@@ -91,10 +91,13 @@ class ClassFolders(datasets.ImageFolder):
     def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
         classes = classes_in(Path(directory))
         if not classes:
-            images = sum(Path(entry).suffix.lower() in self.endings for entry in os.listdir(directory))
+            entries = os.listdir(directory)
+            images = sum(Path(entry).suffix.lower() in self.endings for entry in entries)
             sort = (
                 f", but {images} {self.kind}: move each into a folder of its class, as valprep.sh does for ImageNet's"
             )
+            if self.kind == "images" and "metadata.csv" in entries:
+                sort += ", or read the labels of metadata.csv by --data.source hub"
             raise FileNotFoundError(f"there is no folder in {directory}{sort if images else ''}.")
         check_class_names(directory, classes)
         if lost := links_to_nothing(str(directory)):

@@ -52,7 +52,10 @@ def column(dataset: Any, kinds: tuple[str, ...], names: Sequence[str], what: str
     for name in names:
         if name in (of_kind or dataset.features):
             return name
-    raise OSError(f"no column of {what} among {', '.join(dataset.features)}: name it {names[0]}")
+    remedy = f"name it {names[0]}"
+    if what == "labels" and of_kind == [] and list(dataset.features) == ["image"]:
+        remedy += ". For a folder of images the table is its metadata.csv, with the columns file_name and label"
+    raise OSError(f"no column of {what} among {', '.join(dataset.features)}: {remedy}")
 
 
 class HubImages(torch.utils.data.Dataset[tuple[Image.Image | np.ndarray, int]]):

@@ -21,6 +21,7 @@ from train.command.parse_errors import in_one_line
         (["--trainer.callbacks", "EarlyStoping"], "no class 'EarlyStoping'. Did you mean 'EarlyStopping'?"),
         (["--trainer.callbacks", "lightning.pytorch.callbacks.EarlyStoping"], "Did you mean 'EarlyStopping'?"),
         (["--dry_run", "true"], "unrecognized arguments: true. Options such as --dry_run take no value: leave it out."),
+        (["--imports", "mine", "maps"], "arguments: maps. Several values of an option are a list, '[one, two]'."),
         (["--trainer.logger", "WandbLoger"], "no class 'WandbLoger'. Did you mean 'WandbLogger'?"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",

@@ -59,6 +59,9 @@ def test_flat_folder_of_images(tmp_path, caplog):
     assert f"{tmp_path / 'val'} has no folders of classes" in caplog.text
     with pytest.raises(FileNotFoundError, match=r"no folder in .*val, but 4 images: move each into a folder of its cl"):
         data.setup("test")
+    (tmp_path / "val" / "metadata.csv").write_text("file_name,label\n0.png,a\n")
+    with pytest.raises(FileNotFoundError, match=r"read the labels of metadata.csv by --data.source hub"):
+        data.setup("test")
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
