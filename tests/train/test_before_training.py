@@ -17,6 +17,7 @@ from tests.helpers.training import TINY
 from train import cli
 from train.command.dry_run import epochs_line, limited, validations_of
 from train.data.image_checks import broken_images, check_test_classes
+from train.data.memory import ImagesInMemory
 from train.data.module import ImageData
 
 
@@ -190,6 +191,15 @@ def test_dry_run_creates_nothing(recipe, photographs, tmp_path, capsys, monkeypa
 
 
 @pytest.mark.slow
+def test_dry_run_reads_images_into_memory_once(recipe, monkeypatch):
+    """Or draws them, which takes minutes for a task of many."""
+    titles, read = [], ImagesInMemory.read
+    monkeypatch.setattr(ImagesInMemory, "read", lambda *args: titles.append(args[-1]) or read(*args))
+    with pytest.raises(SystemExit):
+        cli.run([*recipe, "--dry_run", "--data.in_memory", "true"])
+    assert titles.count("training images") == 1
+
+
 def test_dry_run_of_a_resume_leaves_the_run(config, tmp_path, capsys):
     run = tmp_path / "run"
     fit(config, run, "--trainer.max_epochs", "1")

@@ -38,6 +38,7 @@ class Stopwatch(Callback):
         self.validation: dict[int, list[float]] = {}
         self.began = self.last = time.perf_counter()
         self.device = torch.device("cpu")
+        self.loader: Any = None  # of training
 
     def lap(self, module: L.LightningModule) -> float:
         """Return the time since the last call in seconds, after synchronisation with the device."""
@@ -48,7 +49,7 @@ class Stopwatch(Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.lap(module)
-        self.began, self.device = self.last, module.device
+        self.began, self.device, self.loader = self.last, module.device, trainer.train_dataloader
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
         self.train.append(self.lap(module))
@@ -159,7 +160,7 @@ def validations_of(trainer: L.Trainer, batches: float, epoch: int) -> int:
 
 def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tuple[str, str]]:
     """Return names and texts about the time of the training, estimated from the timed batches."""
-    world, loader = trainer.world_size, data.train_dataloader()  # `time_batches` trains on one device
+    world, loader = trainer.world_size, watch.loader  # `time_batches` trains on one device
     epoch = limited(max(1, len(loader) // world), trainer.limit_train_batches)
     batch = statistics.median(watch.train[WARM_UP:] or watch.train)
     batches = math.inf
