@@ -209,7 +209,7 @@ class ImageClassifier(L.LightningModule):
         loss = cast(MeanMetric, self.val_loss[dataloader_idx])
         losses = plain_losses(self.outputs, logits, batch[1])
         known = (batch[1] >= 0).float() if self.outputs == "class" else torch.ones_like(losses)
-        loss(losses, weight=known)
+        loss.update(losses, weight=known)
         self.log(f"{self.validated_split}/loss_{self.resolutions[dataloader_idx]}", loss, add_dataloader_idx=False)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:

@@ -22,7 +22,8 @@ from train.checkpoint_file import read_checkpoint
 from train.data.images import Transformed
 from train.data.module import ImageData
 from train.loss import LOSSES, LossConfig
-from train.metrics import plain_losses
+from train.measures import r2
+from train.metrics import count, metrics_of, plain_losses
 from train.publish import main as publish
 from train.sweep import accuracy_table, evaluation_commands
 from train.sweeps.file import read_sweep
@@ -87,6 +88,16 @@ def test_it_is_trained_resumed_tested_and_published(source, loss, name, tmp_path
         source
     ] in shown
     evaluate(["plot", str(whole / "results" / "resolution.csv")])  # without models
+
+
+@pytest.mark.parametrize("numbers", [1, 2])
+def test_a_last_batch_of_one_image_is_counted(numbers):
+    """It has no r2 of its own."""
+    metric, (outputs, targets) = metrics_of("numbers", "class", numbers)["r2"](), torch.randn(2, 5, numbers)
+    for part in (slice(0, 4), slice(4, 5)):
+        count(metric, "numbers", outputs[part], targets[part])
+    of_all = r2(torch.stack([outputs, targets], 1).numpy())
+    assert float(metric.compute()) == pytest.approx(of_all, rel=1e-4)
 
 
 @pytest.mark.slow
