@@ -11,13 +11,14 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 from tabulate import tabulate
 
+from eval.columns import Row as Row
 from eval.columns import measures_of
 from eval.tables import cell_text, latex_table, markdown_cell
 from performer_string.utils.files import check_writable, read_text, write_aside
@@ -27,8 +28,6 @@ from train.utils.progress import progress, say_result
 
 if TYPE_CHECKING:
     import torch
-
-Row = Mapping[str, Any]
 
 ALL_CLASSES = "all classes"  # row of all classes together in `eval confusion`
 MAJORITY = "majority baseline"  # accuracy of always answering the most frequent class

@@ -162,7 +162,8 @@ def draw_curves(
         measure: measure of the values.
         images: number of images, for the lower end of an axis of errors.
     """
-    points = [{measure.name: value, "low": value, "images": images} for value in all_values(curves)]
+    values = (value for runs in curves.values() for curve in runs for value in curve.values())
+    points = [{measure.name: value, "low": value, "images": images} for value in values]
     scale = AccuracyScale(points)
     for model, runs in curves.items():
         steps = sorted(set.intersection(*(set(curve) for curve in runs))) if runs else []
@@ -185,11 +186,6 @@ def step_locator(steps: Collection[int]) -> Locator:
     if len(places) <= MOST_TICKS and are_apart(places, APART):
         return FixedLocator(places)
     return MaxNLocator(nbins=6, integer=True, min_n_ticks=1)
-
-
-def all_values(curves: Mapping[str, Sequence[Mapping[int, float]]]) -> list[float]:
-    """Return the values of all curves."""
-    return [value for runs in curves.values() for curve in runs for value in curve.values()]
 
 
 SHOWN = Shown(comparison_figure, summary, notes, names=("model", "reference"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from eval.columns import interval_text
 from eval.evaluations import Shown
 from eval.plotting.axes import error_bars, legend_above, note_below
 from eval.plotting.contact_sheet import shorten
@@ -46,7 +47,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             "images": "-".join(map(str, sorted({min(counts), max(counts)}))),
         }
         for (model, size), row in zip(found, of_class, strict=True):
-            line[f"{model}, {size} px"] = interval(row)
+            line[f"{model}, {size} px"] = interval_text(row) if row["images"] else ""
         if len(found) == 1:
             often = (
                 f"{of_class[0]['taken for']} {of_class[0]['taken for in %']:.1f} %" if row["taken for"] != "" else ""
@@ -54,11 +55,6 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             line["most often taken for"] = often
         lines.append(line)
     return lines
-
-
-def interval(row: Row) -> str:
-    """Return an accuracy with its interval as text; empty for a class without images."""
-    return f"{row['accuracy']:.1f} ({row['low']:.1f}-{row['high']:.1f})" if row["images"] else ""
 
 
 def notes(rows: Sequence[Row]) -> list[str]:

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from eval.columns import interval_text
 from eval.evaluations import Shown
 from eval.plotting.axes import beside, error_bars, legend_above, mark_training, note_below, plain_logarithm, size_axis
 from eval.plotting.overlaps import widen_hidden_lines
@@ -30,7 +31,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             "pixels": str(size),
             "model": row["model"],
             "method": row["method"],
-            f"mIoU in % ({row['split']})": f"{row['mIoU']:.1f} ({row['low']:.1f}-{row['high']:.1f})",
+            f"mIoU in % ({row['split']})": interval_text(row),
             "pixel accuracy in %": f"{row['accuracy']:.1f}",
             "s": f"{row['ms'] / 1000:.3g}",
             "peak MiB": f"{row['peak MiB']:.3g}",

@@ -43,8 +43,7 @@ Arrays = dict[str, Any]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval features`."""
-    run = MODEL
-    parser.add_argument("run", type=find_checkpoint, metavar="RUN", help=run)
+    parser.add_argument("run", type=find_checkpoint, metavar="RUN", help=MODEL)
     image_files.add_arguments(parser)
 
 

@@ -42,8 +42,7 @@ MUCH = 4  # factor of shrinking from which a note says so
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval predict`."""
-    run = checkpoints.MODEL
-    parser.add_argument("checkpoint", nargs=1, type=find_checkpoint, metavar="RUN", help=run)
+    parser.add_argument("checkpoint", nargs=1, type=find_checkpoint, metavar="RUN", help=checkpoints.MODEL)
     image_files.add_arguments(parser, videos=True)
     parser.add_argument("--top", type=at_least(1), default=3, help="number of classes to show (default: %(default)s)")
     parser.add_argument("--fold", action="store_true", help="fold the encoding into the weights, for speed")

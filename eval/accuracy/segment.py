@@ -50,8 +50,7 @@ PARTIAL = f"{FOLDER}.partial."  # prefix of the folder of the masks until the en
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval segment`."""
-    run = checkpoints.MODEL
-    parser.add_argument("checkpoint", nargs=1, type=find_checkpoint, metavar="RUN", help=run)
+    parser.add_argument("checkpoint", nargs=1, type=find_checkpoint, metavar="RUN", help=checkpoints.MODEL)
     parser.add_argument("paths", nargs="+", type=Path, metavar="IMAGE|FOLDER", help="images, and folders to search")
     side = "resize each image to a shorter side of so many pixels, and the mask back (default: no resizing)"
     parser.add_argument("--side", type=at_least(1), help=side)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -16,23 +14,11 @@ from torch.export import ExportedProgram
 
 from eval.export.program import export_error
 from performer_string import ViT
+from train.utils.output import silent
 
 INSTALL = "pip install onnx onnxscript onnxruntime"
 DETAILS = "performer_string.json"  # name of the metadata file in a program of torch.export
 Function = Callable[[Tensor], Tensor]
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the progress output of the converters."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)
 
 
 def check_onnx() -> None:
@@ -51,7 +37,7 @@ def write_onnx(model: ViT, program: ExportedProgram, path: Path, details: Mappin
         ExportError: an operation that ONNX lacks.
     """
     try:
-        with quiet(), torch.no_grad():
+        with silent(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():  # it prints its progress
             converted = torch.onnx.export(program, dynamo=True, input_names=["images"], output_names=["logits"])
     except Exception as error:  # the converter raises many types
         raise export_error(model, error, program, "ONNX") from error

@@ -126,20 +126,17 @@ def line_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of the file's ending, without a date, so that equal figures give equal files."""
-    with matplotlib.rc_context(fname=STYLE):
-        figure.savefig(path, metadata=DATELESS[path.suffix[1:]])
-
-
 def save_plot(figure: Figure | None, beside: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Write a figure beside a CSV file in each format, and return the files; for None remove older files."""
+    """Write a figure beside a CSV file in each format, and return the files; for None remove older files.
+
+    There is no date in them, so that equal figures give equal files.
+    """
     paths = [beside.with_suffix(f".{ending}") for ending in dict.fromkeys(formats)]
     if figure is None:
         for path in paths:
             path.unlink(missing_ok=True)
         return []
     for path in paths:
-        with write_aside(path) as partial:
-            save_figure(figure, partial)
+        with write_aside(path) as partial, matplotlib.rc_context(fname=STYLE):
+            figure.savefig(partial, metadata=DATELESS[path.suffix[1:]])
     return paths

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -25,6 +22,7 @@ from train.loss import class_weights
 from train.module import ImageClassifier
 from train.targets import check_outputs
 from train.utils.imports import naming_imports
+from train.utils.output import silent
 
 
 class RaisingParser(Parser):
@@ -42,19 +40,6 @@ def build_light(kind: type, *arguments: Any, **options: Any) -> Any:
             return kind(*arguments, **options)
     except (NotImplementedError, RuntimeError):  # performer-pytorch computes with its weights
         return kind(*arguments, **options)
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    """Leave out Lightning's log and all warnings within a block, since the training itself shows them."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 class RecipeChecks(TrainingCLI):
@@ -100,7 +85,7 @@ class RecipeChecks(TrainingCLI):
         """
         arguments = expand(arguments)
         try:
-            with naming_imports(), silent():
+            with naming_imports(), silent():  # the training itself shows warnings
                 super().parse_arguments(self.parser, arguments)
                 self.subcommand = "fit"
                 config = self.config.fit

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+Parsed = TypeVar("Parsed")
 
 
 class Size(tuple[int, ...]):
@@ -112,17 +114,17 @@ def ascending(sizes: Iterable[Size]) -> list[Size]:
     return sorted(set(sizes), key=lambda size: (math.prod(size), size))
 
 
-def image_size(text: str) -> Size:
-    """Parse a size of images in pixels from the command line, `168` or `96x128`."""
-    try:
-        return Size.of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def argument(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
+    """Return a type of command-line arguments, whose errors have the message of `parse`."""
+
+    def parsed(text: str) -> Parsed:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
 
 
-def views_of(text: str) -> Views:
-    """Parse views of videos from the command line, `5x3`."""
-    try:
-        return Views.of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+image_size = argument(Size.of)  # 168, 96x128 or 8x96x128
+views_of = argument(Views.of)  # 5x3

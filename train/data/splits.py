@@ -180,7 +180,7 @@ class ImageSplits:
                 only = sorted(set(expected) ^ set(classes))
                 raise ValueError(
                     f"{other} and {name} have different classes, so that their labels would not agree: "
-                    f"{', '.join(only[:8])} {'is' if len(only) == 1 else 'are'} in one of the two only. Give both the "
+                    f"{first_of(only)} {'is' if len(only) == 1 else 'are'} in one of the two only. Give both the "
                     f"same folders; an empty one cannot stand for a class.{note_of_forms(only)}"
                 )
         self._classes[name] = classes

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import unicodedata
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -15,6 +17,19 @@ def printable(text: str) -> str:
     """Return text such as a file name in one line, with control characters and invalid UTF-8 escaped."""
     valid = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) == "Cc" else c for c in valid)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Leave out warnings, and lines of logs below an error, within a block."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 class LastingStream:
