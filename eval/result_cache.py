@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from eval.model_changes import Intervention, changed
 from eval.report import results_of
@@ -68,14 +69,14 @@ def images_digest(dataset: Any) -> str | None:
     if images is None or indices is None:
         return ""
     total = hashlib.sha256()
-    samples = getattr(images, "samples", None)
+    samples, pixels = getattr(images, "samples", None), getattr(images, "data", None)
     if samples is not None:
         for index in indices.tolist():
             path, label = samples[index]
             state = os.stat(path)
             total.update(f"{os.path.relpath(path, images.root)} {label} {state.st_size} {state.st_mtime_ns}\n".encode())
-    elif hasattr(images, "data") and hasattr(images, "targets"):
-        total.update(np.ascontiguousarray(np.asarray(images.data)).tobytes())
+    elif isinstance(pixels, np.ndarray | Tensor) and hasattr(images, "targets"):  # a list may be of paths
+        total.update(np.ascontiguousarray(np.asarray(pixels)).tobytes())
         total.update(np.asarray(images.targets).tobytes() + indices.numpy().tobytes())
     else:
         return None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -79,6 +81,9 @@ def test_results_of_images_that_may_be_others_are_not_kept(tmp_path):
 
     unknown = Transformed(Unknown(), torch.arange(3), None, 1, 2)
     assert result_cache.images_digest(unknown) is None
+    for data, is_known in ((np.zeros((2, 3)), True), (torch.zeros(2, 3), True), (["a.png", "b.png"], False)):
+        of_own = SimpleNamespace(dataset=SimpleNamespace(data=data, targets=[0, 1]), indices=torch.arange(2))
+        assert (result_cache.images_digest(of_own) is not None) == is_known  # paths stay, where the images change
     assert result_cache.images_digest(object()) == ""  # drawn, by what stands in the settings
     published, run = tmp_path / "a" / "model.safetensors", tmp_path / "a" / "checkpoints" / "last.ckpt"
     assert result_cache.cache_of(published) == Path("runs/results/cache")  # nothing is written beside a published model
