@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from performer_string.bias.base import RelativeBias, Split
 from performer_string.bias.widths import bounded_width, check_axes, raw_width
-from performer_string.utils.dtype import full_precision
+from performer_string.utils.dtype import angle_dtype, full_precision
 
 # Radius of a window over a Gaussian, in standard deviations: the part outside is below 0.1 % of the sum.
 WINDOW_REACH = 3.5
@@ -166,7 +166,7 @@ class GaussianDecay(DistanceDecay):
     def log_columns(self, positions: Tensor, num_prefix: int = 0) -> tuple[Tensor, Tensor]:
         """Return a = (u, 1, -|u|^2 / 2) and b = (u, log amplitude - |u|^2 / 2, 1) of u = p / sigma, from the centre."""
         sigma, patches = self.sigma(), positions[num_prefix:]
-        patches = patches if patches.is_floating_point() else patches.double()
+        patches = patches if patches.is_floating_point() else patches.to(angle_dtype(patches))
         if sigma.ndim == 2:
             check_axes(sigma.shape[-1], positions.shape[-1])
         u = (patches - patches.mean(0)) / sigma.view(self.num_heads, 1, -1)  # [H, N, C]

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from performer_string.utils.dtype import angle_dtype
+
 if TYPE_CHECKING:
     from performer_string.bias import RelativeBias
     from performer_string.position.rotation import Rotation
@@ -62,7 +64,7 @@ def find_grid(positions: Tensor) -> Grid | None:
         positions: positions of the tokens, [N, C].
     """
     positions = positions.detach()
-    positions = positions if positions.is_floating_point() else positions.double()
+    positions = positions if positions.is_floating_point() else positions.to(angle_dtype(positions))
     tokens, dim = positions.shape
     if tokens == 0 or not 1 <= dim <= 3 or not bool(positions.isfinite().all()):
         return None

@@ -8,9 +8,10 @@ from typing import get_args
 import pytest
 import torch
 
-from performer_string import grid_positions
+from performer_string import build_locality, grid_positions
 from performer_string.ops.layout import Grid, TokenLayout, find_grid, make_grid
 from performer_string.position.grid import PositionMode, grid_steps
+from tests.helpers.other_device import other_device
 
 
 def test_grids_of_any_spacing_and_origin_are_found():
@@ -75,3 +76,12 @@ def test_centred_positions_leave_the_prefix_at_zero():
     assert centred.shape == (2, 7, 2)
     assert not centred[:, 0].any()
     assert torch.equal(centred[:, 1:], positions[1:] - centre)
+
+
+def test_integer_positions_on_a_device_without_float64():
+    positions, decay = torch.cartesian_prod(torch.arange(3), torch.arange(4)), build_locality("gaussian", num_heads=2)
+    with other_device() as device:
+        assert find_grid(positions.to(device)) == make_grid((3, 4), (1.0, 1.0))
+        columns = decay.to(device).log_columns(positions.to(device))
+        a, b = (x.to("cpu") for x in columns)
+    torch.testing.assert_close((a @ b.mT).exp(), decay.to("cpu").matrix(positions))
