@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from performer_string.utils._compat import is_batched_gradient, needs_plain_operations
+from performer_string.utils.numerics import broadcasts_to
 
 if TYPE_CHECKING:
     from performer_string.position.rotation import Rotation
@@ -48,10 +49,7 @@ def rotate_planes(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return `apply_rotary` of tensors of one type that need no gradient, in four passes over half of the numbers."""
     planes = cos.shape[-1]
     shape, axes = x.shape[:-1], cos.shape[:-1]
-    fits = len(axes) <= len(shape)
-    for n, m in zip(axes[::-1], shape[::-1], strict=False):
-        fits = fits and n in (1, m)
-    if not fits:
+    if not broadcasts_to(axes, shape):
         shape = torch.broadcast_shapes(shape, axes)  # this takes as long as a product over few tokens
     out = x.new_empty(*shape, x.shape[-1])
     first, second, rest = x.split((planes, planes, x.shape[-1] - 2 * planes), dim=-1)

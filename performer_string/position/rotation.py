@@ -18,6 +18,7 @@ from torch import Tensor
 
 from performer_string.ops.rotary import apply_rotary
 from performer_string.utils.dtype import without_autocast
+from performer_string.utils.numerics import broadcasts_to
 
 
 class Rotation:
@@ -122,9 +123,7 @@ def check_rotation_input(
             f"rotation_q.rotate(q), rotation_k.rotate(k).{hint}"
         )
     samples_heads = x.shape[:-2]
-    fits = len(leading) <= len(samples_heads)
-    for n, m in zip(leading[::-1], samples_heads[::-1], strict=False):
-        fits = fits and n in (1, m)
+    fits = broadcasts_to(leading, samples_heads)
     if not fits and leading[-1] not in (1, samples_heads[-1]):
         raise ValueError(
             f"the rotation is of {leading[-1]} heads, and not of {samples_heads[-1]}: build the encoding with "

@@ -1,6 +1,8 @@
-"""Powers, quotients and slices that several kernels share."""
+"""Powers, quotients, shapes and slices that several kernels share."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -46,6 +48,11 @@ def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """
     magnitude = safe_denominator(denominator.abs())
     return numerator / torch.where(denominator < 0, -magnitude, magnitude)
+
+
+def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Return whether a tensor of a shape can be expanded to the target, as `torch.broadcast_to` does."""
+    return len(shape) <= len(target) and all(n in (1, m) for n, m in zip(shape[::-1], target[::-1], strict=False))
 
 
 def chunk_slices(total: int, size: int) -> list[slice]:

@@ -133,7 +133,7 @@ class ChunkSums:
         """Return the gradient of a chunk of rotated queries, and add to the gradients of the sums.
 
         Args:
-            x: queries or keys, [H, B, C, d].
+            x: rotated queries, [H, B, C, d].
             out, gradient: outputs and their gradient, [H, B, C, d_v].
 
         Returns:
