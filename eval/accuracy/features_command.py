@@ -26,6 +26,7 @@ from eval.checkpoints import MODEL
 from eval.evaluations import Command
 from eval.models import load_model
 from eval.names import name_of
+from eval.tables import counted
 from performer_string import ViT, fold
 from performer_string.models.config import patch_and_image
 from performer_string.models.files.paths import find_checkpoint
@@ -133,7 +134,8 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     with write_aside(out) as partial_path:
         WRITERS[out.suffix](partial_path, arrays)
     bad, without = len(files) - len(paths), labels.count(-1)
-    print(f"{out}: features [{len(paths)}, {len(found[0])}] of {len(classes)} classes, {without} images without one")
+    of_classes = f"{len(classes)} class{'' if len(classes) == 1 else 'es'}, {counted(without, 'image')} without one"
+    print(f"{out}: features [{len(paths)}, {len(found[0])}] of {of_classes}")
     if bad:
         print(f"{bad} of {len(files)} files could not be read, and are not in it.")
     return int(bad > 0)

@@ -27,7 +27,7 @@ def by_hand(model, path, size=None):
 def test_arrays_of_a_folder(tmp_path, images, capsys, ending):
     run, out = save(tmp_path / "run").parents[1], tmp_path / "new" / f"all.{ending}"
     main(["features", str(run), str(images), "--size", "60x72", "--batch_size", "3", "--out", str(out)])
-    assert "features [4, 16] of 1 classes, 1 images without one" in capsys.readouterr().out
+    assert "features [4, 16] of 1 class, 1 image without one" in capsys.readouterr().out
     if ending == "npz":
         with np.load(out) as file:  # it refuses pickles
             arrays = {name: file[name] for name in file}
