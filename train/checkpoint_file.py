@@ -24,7 +24,8 @@ def read_checkpoint(path: str | Path, data: bool = True) -> dict[str, Any]:
     Raises:
         CheckpointError: a file that is missing, damaged or of another kind.
     """
-    content = models.read_checkpoint(path)
+    with naming_imports():  # the configuration of a published model is checked here
+        content = models.read_checkpoint(path)
     if "published" in content:
         if data and "ImageData" not in content:
             raise CheckpointError(

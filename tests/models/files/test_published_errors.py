@@ -141,4 +141,4 @@ def test_a_part_of_a_module_that_is_not_imported(saved, capsys):
     refused(saved, r"unknown encoding 'golden'.* A name of your module needs it to be imported first\.$")
     with pytest.raises(SystemExit):
         evaluate(["resolution", "--checkpoint", str(saved)])
-    assert capsys.readouterr().err.count("imported first") == 1
+    assert capsys.readouterr().err.count("imported first: --imports MODULE.") == 1
