@@ -172,10 +172,6 @@ class SelfAttention(nn.Module):
 
     def by_head(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values: [B, N, 2 H d' + H d] -> [B, H, N, d'] twice and [B, H, N, d]."""
-        if self.qk_dim == self.head_dim:
-            qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # [3, B, H, N, d]
-            q, k, v = qkv.unbind(0)
-            return q, k, v
         widths = (self.qk_dim, self.qk_dim, self.head_dim)
         parts = qkv.split([self.num_heads * width for width in widths], dim=-1)
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
