@@ -133,29 +133,15 @@ class LineProgress(ProgressBar):
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.validated = True
 
-    def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        self.say_evaluated("Validation", trainer, trainer.num_val_batches, batch_idx, dataloader_idx)
+    def on_validation_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *of_batch: Any) -> None:
+        self.say_evaluated("Validation", trainer, trainer.num_val_batches, *of_batch[2:])
 
-    def on_test_batch_end(
-        self,
-        trainer: L.Trainer,
-        module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        self.say_evaluated("Test", trainer, trainer.num_test_batches, batch_idx, dataloader_idx)
+    def on_test_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *of_batch: Any) -> None:
+        self.say_evaluated("Test", trainer, trainer.num_test_batches, *of_batch[2:])
 
-    def say_evaluated(self, title: str, trainer: L.Trainer, batches: Any, batch_idx: int, dataloader_idx: int) -> None:
+    def say_evaluated(
+        self, title: str, trainer: L.Trainer, batches: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Write the progress of a validation or test at one of its sizes, if a line is due.
 
         Args:
