@@ -44,7 +44,8 @@ def metrics_of(outputs: str, head: str, size: int) -> dict[str, Callable[[], Met
 def count(metric: Metric, outputs: str, logits: Tensor, targets: Tensor) -> None:
     """Count a batch: logits [B, n], or [B, n, H, W], and targets as in `ImageClassifier.training_loss`."""
     if outputs == "labels":
-        targets = targets.round().long()
+        # Only their order counts. Of logits torchmetrics takes a sigmoid, but of those of a batch within [0, 1] none.
+        logits, targets = F.softsign(logits) / 2 + 0.5, targets.round().long()
     elif outputs == "numbers" and logits.shape[-1] == 1:  # torchmetrics takes one number of each image as [B]
         logits, targets = logits[:, 0], targets[:, 0]
     metric.update(logits, targets)  # a call would compute the value of the batch too, which nobody reads

@@ -22,7 +22,7 @@ from train.checkpoint_file import read_checkpoint
 from train.data.images import Transformed
 from train.data.module import ImageData
 from train.loss import LOSSES, LossConfig
-from train.measures import r2
+from train.measures import average_precision, r2
 from train.metrics import count, metrics_of, plain_losses
 from train.publish import main as publish
 from train.sweep import accuracy_table, evaluation_commands
@@ -88,6 +88,22 @@ def test_it_is_trained_resumed_tested_and_published(source, loss, name, tmp_path
         source
     ] in shown
     evaluate(["plot", str(whole / "results" / "resolution.csv")])  # without models
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [[[0.2, 0.9], [-0.5, 3.0, -4.0]], [[-5.0, 20.0, 25.0, 30.0, 25.5]]],
+    ids=["one of logits from 0 to 1", "large logits"],
+)
+def test_batches_of_labels_are_counted_on_one_scale(batches):
+    """Torchmetrics takes a sigmoid of those with a logit outside of [0, 1] alone, and 1 of large ones."""
+    metric = metrics_of("labels", "class", 1)["average_precision"]()
+    targets = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0])[:, None]
+    logits = [torch.tensor(batch)[:, None] for batch in batches]
+    for part, of_part in zip(logits, targets.split([len(batch) for batch in batches]), strict=True):
+        count(metric, "labels", part, of_part)
+    of_all = average_precision(torch.stack([torch.cat(logits), targets], 1).numpy())
+    assert float(metric.compute()) == pytest.approx(of_all, rel=1e-5)
 
 
 @pytest.mark.parametrize("numbers", [1, 2])
