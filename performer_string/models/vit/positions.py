@@ -132,9 +132,10 @@ class TokenPositions:
         """Return positions [..., N, C] of patches in the unit of the encoding, [..., N, 1] for `raster`."""
         if self.config.position_unit == "patch":
             return positions
+        positions = as_floating(positions)  # integers would round the unit, and short ones wrap around
         if self.config.position_unit == "raster":
             strides = [math.prod(self.train_grid[c + 1 :]) for c in range(len(self.train_grid))]
             index = (positions * positions.new_tensor(strides)).sum(-1, keepdim=True)
             return index + (self.num_prefix > 0)
         units = 2 if self.config.position_unit == "half-image" else 1  # length of a training image
-        return as_floating(positions) / positions.new_tensor([max(1, cells - 1) / units for cells in self.train_grid])
+        return positions / positions.new_tensor([max(1, cells - 1) / units for cells in self.train_grid])

@@ -113,6 +113,14 @@ def test_raster_is_one_coordinate_for_any_encoding(encoding, size, prefix, monke
     }
 
 
+@pytest.mark.parametrize("unit", ["image", "half-image", "raster"])
+def test_integer_positions_are_those_of_their_numbers(unit):
+    """Half a training image of 4 patches is 1.5, which was rounded to 1."""
+    model, positions = small(position_unit=unit, attention="softmax"), grid_positions((40, 4))
+    for dtype in (torch.int64, torch.int8):
+        torch.testing.assert_close(model.in_units(positions.to(dtype)), model.in_units(positions))
+
+
 @pytest.mark.parametrize(
     "options", [{"positions": "interpolate"}, {"centred": True}, {"encoding": "absolute"}, {"values": "connection"}]
 )
