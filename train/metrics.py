@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torchmetrics import MeanAbsoluteError, Metric, R2Score
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex, MultilabelAveragePrecision
 
+from performer_string.utils import dtype
 from train.data.unlabelled import IGNORED
 
 
@@ -46,8 +47,12 @@ def count(metric: Metric, outputs: str, logits: Tensor, targets: Tensor) -> None
     if outputs == "labels":
         # Only their order counts. Of logits torchmetrics takes a sigmoid, but of those of a batch within [0, 1] none.
         logits, targets = F.softsign(logits) / 2 + 0.5, targets.round().long()
-    elif outputs == "numbers" and logits.shape[-1] == 1:  # torchmetrics takes one number of each image as [B]
-        logits, targets = logits[:, 0], targets[:, 0]
+    elif outputs == "numbers":
+        if logits.device.type not in dtype.WITHOUT_FLOAT64:  # r2 sums squares, whose variance may be in the last digits
+            metric.set_dtype(torch.float64)
+            logits, targets = logits.double(), targets.double()
+        if logits.shape[-1] == 1:  # torchmetrics takes one number of each image as [B]
+            logits, targets = logits[:, 0], targets[:, 0]
     metric.update(logits, targets)  # a call would compute the value of the batch too, which nobody reads
 
 

@@ -116,6 +116,18 @@ def test_a_last_batch_of_one_image_is_counted(numbers):
     assert float(metric.compute()) == pytest.approx(of_all, rel=1e-4)
 
 
+@pytest.mark.parametrize("numbers", [1, 3])
+def test_r2_of_numbers_far_from_zero(numbers):
+    """As of years: in float32 their squares leave no digits for the variance."""
+    targets = 2000 + torch.randn(500, numbers)
+    outputs, metric = targets + 0.5 * torch.randn(500, numbers), metrics_of("numbers", "class", numbers)["r2"]()
+    for _ in range(2):  # a second validation begins anew
+        metric.reset()
+        for parts in zip(outputs.split(64), targets.split(64), strict=True):
+            count(metric, "numbers", *parts)
+        assert float(metric.compute()) == pytest.approx(r2(torch.stack([outputs, targets], 1).numpy()), abs=1e-6)
+
+
 @pytest.mark.slow
 def test_a_sweep_has_their_metric_and_their_command(tmp_path, capsys):
     recipe = tmp_path / "recipe.yaml"
