@@ -76,7 +76,8 @@ def linear_attention(
             finite too.
         key_bias: bias b of the keys, [B, H, N], finite. Each product of features is multiplied by exp(b_j), as if b_j
             were added to a logit. With a normalised relative bias, b is raised to at least 50 below the largest of its
-            head (400 in float64).
+            head (400 in float64). Under a transform of `torch.func` and in an export `favor+` loses keys whose features
+            are below 1e-27 of the largest (1e-215 in float64), whatever their bias.
         cu_seqlens: boundaries of sequences that are packed into a batch of one, [0, n_1, n_1 + n_2, .., N].
             Tokens attend within their sequence. There is no key mask then.
 
