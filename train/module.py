@@ -93,7 +93,7 @@ class ImageClassifier(L.LightningModule):
         self.check_settings()
         # plain values only: a checkpoint loads with weights_only=True
         self.save_hyperparameters(plain_settings(vit, self.optim, self.resolutions, distillation, loss))
-        self.val_loss = nn.ModuleList(MeanMetric() for _ in self.resolutions)
+        self.val_loss = nn.ModuleList(MeanMetric(nan_strategy="disable") for _ in self.resolutions)  # a NaN counts
         self.mixes = build_mixes(self.optim, vit.num_classes)
         self.measure("class")
 

@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from tests.helpers.runs import stop_in
+from tests.helpers.small_vit import SMALL
 from tests.helpers.training import last
 from train import cli
 from train.checkpoint_file import read_checkpoint
@@ -26,6 +27,18 @@ def all_finite(path: Path) -> bool:
     content = read_checkpoint(path)
     parts = [content["state_dict"], content.get("current_model_state", {})]
     return all(bool(torch.isfinite(x).all()) for part in parts for x in part.values() if x.is_floating_point())
+
+
+def test_a_loss_in_validation_that_is_no_number_is_logged(monkeypatch):
+    """Not the mean over the other images, as of a model that overflows on some of them."""
+    monkeypatch.setattr(ImageClassifier, "log", lambda *_, **__: None)
+    module = ImageClassifier(SMALL).eval()
+    outputs = torch.randn(4, SMALL.num_classes)
+    for number, is_finite in ((0.0, True), (math.nan, False)):
+        outputs[1] += number
+        monkeypatch.setattr(module, "forward", lambda images: outputs.clone())
+        module.validation_step((torch.randn(4, 2, 16, 24), torch.randint(SMALL.num_classes, (4,))), 0)
+        assert bool(module.val_loss[0].compute().isfinite()) == is_finite
 
 
 @pytest.mark.slow
