@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 # Largest bound of a logit's rounding: the terms of <a_i, b_j> grow with the square of the distances, and cancel.
 LARGEST_ERROR = 1e-3
 
+# Widths of these multiples are faster on a CPU, and on a GPU others hold N x N weights in float32.
+MULTIPLE = 8
+
 
 def decay_columns(q: Tensor, locality: RelativeBias, layout: TokenLayout) -> tuple[Tensor, Tensor] | None:
     """Return the columns a and b of a decay, [H, N, c] each, or None where N x N weights are to be used.
@@ -89,9 +92,9 @@ def attend_with_columns(
         values = torch.cat([F.pad(v, (0, 1)), F.pad(indicator, (width, 0))], dim=2)  # [B, H, 2 N, e + 1]
         key_mask = None if key_mask is None else torch.cat([key_mask, key_mask], dim=-1)
         key_bias = None if key_bias is None else torch.cat([key_bias, key_bias], dim=-1)
-    q, keys, values = pad_to_one_width(q, keys, values)
     if key_bias is not None:
         q, keys, values = with_bias_columns(q, keys, values, key_bias, scale=1.0)
+    q, keys, values = pad_to_one_width(q, keys, values, multiple=MULTIPLE)
     mask = None if key_mask is None else key_mask[:, None, None, :]
     out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=1.0)
     if mask is not None:
@@ -102,13 +105,16 @@ def attend_with_columns(
     return out[..., :width] / (total if mask is None else total.masked_fill(total == 0, 1.0))
 
 
-def pad_to_one_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def pad_to_one_width(q: Tensor, k: Tensor, v: Tensor, multiple: int = 1) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values with zeros up to the widest of them, which change no product.
 
-    torch's fused kernels take one width, and hold N x N weights where there are several. On a GPU float32 needs a
-    multiple of 8 too.
+    torch's fused kernels take one width, and hold N x N weights where there are several.
+
+    Args:
+        q, k, v: queries, keys and values, [B, H, N, d] of any widths d.
+        multiple: number that the width is to be a multiple of.
     """
     widest = max(x.shape[-1] for x in (q, k, v))
-    widest += -widest % 8 if q.device.type == "cuda" else 0
+    widest += -widest % multiple
     q, k, v = (F.pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in (q, k, v))
     return q, k, v

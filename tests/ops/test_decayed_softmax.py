@@ -132,6 +132,6 @@ def test_keys_with_and_without_the_decay_are_counted():
         for locality in (None, "gaussian")
     )
     tokens, heads, width, layers = (64 // 4) * (96 // 8), 2, 12, 3
-    columns = 4  # of queries and keys; values are padded to the same width
+    width_with_columns = 16  # four columns of queries and keys, and values, are padded to a multiple of 8
     pairs = tokens**2 * heads * layers
-    assert decayed - plain == pairs * (2 * 2 * (width + columns) - 2 * width)
+    assert decayed - plain == pairs * (2 * 2 * width_with_columns - 2 * width)
