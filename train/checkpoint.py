@@ -13,7 +13,7 @@ from performer_string.models.files.saving import form_as, vit_weights
 from performer_string.utils.renames import current_fields
 from train.checkpoint_file import read_checkpoint, vit_config
 from train.optim import OptimConfig
-from train.runs.folder import BEST, CONFIG, HISTORY, run_of
+from train.runs.folder import BEST, CONFIG, HISTORY, METRICS, run_of
 
 if TYPE_CHECKING:  # Lightning and torchvision take seconds to import, so `load_trained` imports them
     from train.data.module import ImageData
@@ -69,10 +69,22 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
         distillation = DistillationConfig(**saved.get("distillation", {}))
     except (KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"the weights in {path} do not match the configuration beside them: {error}") from error
-    steps = "best" if path.name == BEST else content.get("global_step")  # the best may be from any step
-    terms = {"distillation": asdict(distillation), "loss": asdict(loss)}
-    settings = {**asdict(vit), **asdict(optim), **data.plain(), **terms, "steps": steps}
+    terms = {"distillation": asdict(distillation), "loss": asdict(loss), "steps": steps_of(path, content)}
+    settings = {**asdict(vit), **asdict(optim), **data.plain(), **terms}
     return Trained(path, classifier.eval(), data, settings)
+
+
+def steps_of(path: Path, content: dict[str, Any]) -> int | str | None:
+    """Return the steps of a checkpoint; a word where seeds of one model may have others.
+
+    So is the best checkpoint, and the last one of a finished run with `EarlyStopping`.
+    """
+    run = run_of(path.absolute())
+    if path.name == BEST:
+        return "best"
+    if any(name.startswith("EarlyStopping") for name in content.get("callbacks", {})) and run is not None:
+        return "EarlyStopping" if (run / METRICS).is_file() else content.get("global_step")
+    return content.get("global_step")
 
 
 def data_state(content: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from performer_string.models.files.checkpoint import CheckpointError
 from tests.helpers.runs import KilledError
 from tests.helpers.training import last
 from train.callbacks.checkpoints import AtomicCheckpoints
-from train.checkpoint import load_trained
+from train.checkpoint import load_trained, steps_of
 from train.checkpoint_file import read_checkpoint
 from train.module import ImageClassifier
 
@@ -119,3 +119,20 @@ def test_load_from_checkpoint_of_lightning(whole):
     images = torch.rand(2, 1, 60, 60)
     with torch.no_grad():
         assert torch.equal(model(images), load_trained(last(whole)).classifier(images))
+
+
+def test_seeds_that_early_stopping_ends_at_other_steps_were_trained_alike(tmp_path):
+    """A run that is not finished was not."""
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.yaml").touch()
+    stopped = {"callbacks": {"EarlyStopping{'monitor': 'val/loss', 'mode': 'min'}": {"stopped_epoch": 3}}}
+
+    def steps(step: int, content: dict = stopped, name: str = "last.ckpt") -> int | str | None:
+        return steps_of(run / "checkpoints" / name, {"global_step": step, **content})
+
+    assert steps(40) == 40
+    (run / "metrics.json").touch()
+    assert steps(40) == steps(50)
+    assert steps(40, {}) == 40
+    assert steps(40, {}, "best.ckpt") == steps(50, {}, "best.ckpt")
