@@ -3,7 +3,7 @@
 # make test: lint, type-check and run all tests. make test-fast: only the tests that are not slow, in two minutes.
 # make test-versions: the fast tests with the oldest and the pinned torch and with Python 3.10 and 3.12, as far as these are found.
 # make docs: build the site into site/, without a network.
-# make tables: write the tables of experiments/**/README.md and models/README.md anew from the files beside them.
+# make tables: write the tables of experiments/**/README.md, models/README.md and docs/guides/recipes.md anew.
 # make figures: draw the figures of experiments/** and of the README anew from CSV files.
 #   make figures FORMAT="pdf svg png" OUT=FOLDER: in other formats, into a folder of your own.
 # make gpu: test and time the fused kernels on this machine's NVIDIA GPU. Each installs what it needs into .venv, once.
@@ -46,6 +46,7 @@ docs: .venv/installed
 tables: .venv/installed
 	$(BIN)/python -m experiments.tables
 	$(BIN)/python -m experiments.zoo
+	$(BIN)/python -m experiments.recipes
 
 figures: .venv/installed
 	$(BIN)/python -m experiments.figures --format $(FORMAT) $(if $(OUT),--out $(OUT))

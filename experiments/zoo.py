@@ -19,7 +19,6 @@ from performer_string.models.files.paths import CONFIG, WEIGHTS
 from performer_string.models.files.published import read_config
 
 ZOO = Path(__file__).resolve().parents[1] / "models"
-BLOCK = re.compile(r"(<!-- zoo -->\n)(.*?)(<!-- end zoo -->)", re.DOTALL)
 COLUMNS = ("model", "trained on", "parts", "file", "test: pixels", "tokens", "accuracy in %, 95 % interval", "images")
 
 
@@ -44,20 +43,33 @@ def build(zoo: Path = ZOO) -> str:
     return "\n".join(table(COLUMNS, rows)) + "\n"
 
 
-def main(arguments: Sequence[str] | None = None, zoo: Path = ZOO) -> int:
-    """Write the table, or check it; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.zoo", description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; status 1 if the table is out of date")
-    options, page = parser.parse_args(arguments), zoo / "README.md"
-    text = page.read_text(encoding="utf-8")
-    filled = BLOCK.sub(lambda match: match[1] + build(zoo) + match[3], text)
+def refill(page: Path, name: str, content: str, program: str, arguments: Sequence[str] | None) -> int:
+    """Write what stands between `<!-- name -->` and `<!-- end name -->` in a page, or check it; return the exit status.
+
+    Args:
+        page: the page.
+        name: name of the block.
+        content: what is to stand there.
+        program: module that is run, as `experiments.zoo`.
+        arguments: arguments of the command line; None for those of this process.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=f"Fill the list in {page.name}.")
+    parser.add_argument("--check", action="store_true", help="write nothing; status 1 if the list is out of date")
+    options, text = parser.parse_args(arguments), page.read_text(encoding="utf-8")
+    block = re.compile(rf"(<!-- {name} -->\n)(.*?)(<!-- end {name} -->)", re.DOTALL)
+    filled = block.sub(lambda match: match[1] + content + match[3], text)
     if filled == text:
         return 0
     if options.check:
-        sys.stderr.write(f"{page} is out of date: python -m experiments.zoo\n")
+        sys.stderr.write(f"{page} is out of date: python -m {program}\n")
         return 1
     page.write_text(filled, encoding="utf-8")
     return 0
+
+
+def main(arguments: Sequence[str] | None = None, zoo: Path = ZOO) -> int:
+    """Write the table, or check it; return the exit status."""
+    return refill(zoo / "README.md", "zoo", build(zoo), "experiments.zoo", arguments)
 
 
 if __name__ == "__main__":

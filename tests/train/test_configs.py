@@ -6,6 +6,7 @@ import pytest
 import torch
 import yaml
 
+from experiments.recipes import header, main
 from performer_string import ViTConfig
 from tests.helpers.training import REPOSITORY
 from train.optim import OptimConfig
@@ -17,12 +18,25 @@ RECIPES = sorted((REPOSITORY / "train" / "configs").glob("*.yaml"))
 def test_recipes_have_header_and_build(recipe):
     """Each has a header with its command, and its model can be built."""
     text = recipe.read_text()
-    header = [line for line in text.splitlines() if line.startswith("#")]
-    assert any(f"-m train fit --config train/configs/{recipe.name}" in line for line in header)
-    for word in ("What it shows:", "Expected:", "Time:"):
-        assert any(word in line for line in header), word
+    parts = header(recipe)
+    assert f"-m train fit --config train/configs/{recipe.name}" in parts["Command"]
+    assert all(parts[name] for name in ("What it shows", "Expected", "Time"))
     plain = yaml.safe_load(text)
     with torch.device("meta"):
         config = ViTConfig(**plain["model"]["vit"])
     assert config.num_classes >= 2
     OptimConfig(**plain["model"].get("optim", {}))
+
+
+def test_the_list_of_recipes_is_made_of_them(tmp_path, capsys):
+    assert main(["--check"]) == 0, capsys.readouterr().err
+    page = tmp_path / "recipes.md"
+    page.write_text("before\n<!-- recipes -->\noutdated\n<!-- end recipes -->\nafter\n")
+    assert main(["--check"], page) == 1
+    assert main([], page) == 0
+    assert main(["--check"], page) == 0
+    text = page.read_text()
+    assert all(f"[`{recipe.stem}`]" in text for recipe in RECIPES)
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "outdated" not in text
