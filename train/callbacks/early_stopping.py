@@ -47,7 +47,7 @@ def check_monitors(trainer: L.Trainer, module: L.LightningModule) -> None:
     for callback in callbacks:
         name: str | None = getattr(callback, "monitor", None)
         asked = isinstance(callback, ModelCheckpoint) or (isinstance(callback, EarlyStopping) and callback.strict)
-        if asked and name and name not in {"epoch", "step", *known} and not name.startswith("train/"):
+        if asked and name and name not in {"test/accuracy", "epoch", "step", *known} and not name.startswith("train/"):
             logged = "data.val_fraction 0 holds out no images, and test images choose nothing."
             logged = logged if test_alone else f"Validation logs {', '.join(known)}."
             raise ValueError(
