@@ -1,6 +1,6 @@
-"""Attentions of this folder's models: `mean-query` and `norm-aware`, each on top of a feature map.
+"""Attentions of this folder's models: `mean-query`, `convolved` and `norm-aware`, each on top of a feature map.
 
-They are the examples of docs/guides/own-attention.md, the second one with the bias of `key_gate` too.
+The first and the last are the examples of docs/guides/own-attention.md, the last with the bias of `key_gate` too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from torch import Tensor
 from performer_string import ATTENTIONS, AttentionBackend
 from performer_string.feature_maps import FeatureMap
 from performer_string.layers.backends import LinearBackend
+from performer_string.layers.values.lepe import LocalEnhancement
 from performer_string.ops.layout import AttentionContext
 from performer_string.ops.rotary import rotate_pair
+from performer_string.position.base import Sizes
 from performer_string.utils.dtype import full_precision, without_autocast
 
 
@@ -41,6 +43,26 @@ class MeanQuery(LinearBackend):
         if context.key_bias is not None:
             bias = bias + context.key_bias
         return super().attend(q, k, v, replace(context, rotation=None, key_bias=bias))
+
+
+class Convolved(LinearBackend):
+    """Linear attention whose queries and keys have a depthwise convolution of 3 x 3 patches added, zero at first.
+
+    In the manner of arXiv:2103.15808 (CvT), where convolutions make the projections. There are no figures of the
+    weights during training, which are drawn without positions.
+    """
+
+    def __init__(self, phi: FeatureMap):
+        super().__init__(phi)
+        sizes = Sizes(head_dim=phi.head_dim, num_heads=phi.num_heads, coord_dim=2)
+        self.for_queries, self.for_keys = LocalEnhancement(sizes), LocalEnhancement(sizes)
+        torch.nn.init.zeros_(self.for_queries.weight)
+        torch.nn.init.zeros_(self.for_keys.weight)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
+        q = q + self.for_queries.enhancement(q, context.layout)
+        k = k + self.for_keys.enhancement(k, context.layout)
+        return super().attend(q, k, v, context)
 
 
 class NormAware(AttentionBackend):
@@ -73,4 +95,4 @@ class NormAware(AttentionBackend):
             return sums / norms + self.share * residual
 
 
-ATTENTIONS.update({"mean-query": MeanQuery, "norm-aware": NormAware})
+ATTENTIONS.update({"mean-query": MeanQuery, "convolved": Convolved, "norm-aware": NormAware})
