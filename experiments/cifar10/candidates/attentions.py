@@ -38,7 +38,7 @@ class MeanQuery(LinearBackend):
         q, k = rotate_pair(q, k, context.rotation)
         mask = context.layout.mask
         shares = q.new_ones(q.shape[0], q.shape[2]) if mask is None else mask.to(q)
-        mean = torch.einsum("bn,bhnd->bhd", shares, q) / shares.sum(-1)[:, None, None]
+        mean = torch.einsum("bn,bhnd->bhd", shares, q) / shares.sum(-1).clamp(min=1)[:, None, None]
         bias = self.factor * torch.einsum("bhd,bhnd->bhn", mean, k)
         if context.key_bias is not None:
             bias = bias + context.key_bias
