@@ -6,7 +6,8 @@ with anything below.
 The functions and the choice among their implementations:
 
     linear.py            `linear_attention`, and `attend_linear`, which chooses by map, device and context
-    softmax.py           `softmax_attention`, by torch's fused kernels; with a Gaussian decay by decayed_softmax.py
+    softmax.py           `softmax_attention`, by torch's kernels (fused_softmax.py), also with a Gaussian decay
+                         (decayed_softmax.py)
     rotated_features.py  linear attention whose features are rotated, instead of queries and keys
 
 The fast paths of linear attention:

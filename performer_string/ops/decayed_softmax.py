@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from performer_string.ops.key_bias import with_bias_columns
+from performer_string.ops.fused_softmax import fused_softmax
 from performer_string.ops.layout import TokenLayout
 from performer_string.utils._compat import values_unavailable
 
@@ -92,29 +92,8 @@ def attend_with_columns(
         values = torch.cat([F.pad(v, (0, 1)), F.pad(indicator, (width, 0))], dim=2)  # [B, H, 2 N, e + 1]
         key_mask = None if key_mask is None else torch.cat([key_mask, key_mask], dim=-1)
         key_bias = None if key_bias is None else torch.cat([key_bias, key_bias], dim=-1)
-    if key_bias is not None:
-        q, keys, values = with_bias_columns(q, keys, values, key_bias, scale=1.0)
-    q, keys, values = pad_to_one_width(q, keys, values, multiple=MULTIPLE)
-    mask = None if key_mask is None else key_mask[:, None, None, :]
-    out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=1.0)
-    if mask is not None:
-        out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # kernels differ on a row without keys: 0 or NaN
+    out = fused_softmax(q, keys, values, 1.0, key_mask, key_bias, multiple=MULTIPLE)
     if normalised:
-        return out[..., :width]
-    total = out[..., width : width + 1]
-    return out[..., :width] / (total if mask is None else total.masked_fill(total == 0, 1.0))
-
-
-def pad_to_one_width(q: Tensor, k: Tensor, v: Tensor, multiple: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values with zeros up to the widest of them, which change no product.
-
-    torch's fused kernels take one width, and hold N x N weights where there are several.
-
-    Args:
-        q, k, v: queries, keys and values, [B, H, N, d] of any widths d.
-        multiple: number that the width is to be a multiple of.
-    """
-    widest = max(x.shape[-1] for x in (q, k, v))
-    widest += -widest % multiple
-    q, k, v = (F.pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in (q, k, v))
-    return q, k, v
+        return out
+    total = out[..., width:]
+    return out[..., :width] / (total if key_mask is None else total.masked_fill(total == 0, 1.0))

@@ -5,21 +5,18 @@ Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, Tr
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from performer_string.ops.decayed_softmax import attend_with_columns, decay_columns, pad_to_one_width
-from performer_string.ops.key_bias import key_logits, with_bias_columns
+from performer_string.ops.decayed_softmax import attend_with_columns, decay_columns
+from performer_string.ops.fused_softmax import fused_softmax
+from performer_string.ops.key_bias import key_logits
 from performer_string.ops.layout import AttentionContext, TokenLayout
 from performer_string.ops.packing import attend_packed, packed_lengths
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import check_attention, check_context
-from performer_string.utils._compat import is_transformed
 from performer_string.utils.dtype import without_autocast
 from performer_string.utils.validation import check_positive
 
@@ -98,20 +95,10 @@ def attend_softmax(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, s
         key_bias = key_logits(key_bias, key_mask)
     if locality is not None:
         return _softmax_with_bias(q, k, v, scale, locality, layout, key_bias)
-    width, out_dtype = v.shape[-1], v.dtype
+    out_dtype = v.dtype
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), out_dtype)  # torch's kernels take one type
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    if q.shape[-1] != width:  # or torch would hold N x N weights: its fused kernels take one width
-        q, k, v = pad_to_one_width(q, k, v)
-    if key_bias is not None:
-        q, k, v = with_bias_columns(q, k, v, key_bias, scale)
-    mask = None if key_mask is None else key_mask[:, None, None, :]
-    # The fused kernels have no forward-mode derivative.
-    with sdpa_kernel(SDPBackend.MATH) if is_transformed() else nullcontext():
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-    out = out[..., :width]
-    if mask is not None:
-        out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # kernels differ on a row without keys: 0 or NaN
+    out = fused_softmax(q, k, v, scale, key_mask, key_bias)
     return out.to(out_dtype)
 
 
