@@ -11,7 +11,7 @@ from performer_string.models.files.checkpoint import CheckpointError
 from performer_string.models.files.paths import find_checkpoint
 from performer_string.models.files.saving import form_as, vit_weights
 from performer_string.utils.renames import current_fields
-from train.checkpoint_file import read_checkpoint, vit_config
+from train.checkpoint_file import early_stopping_states, read_checkpoint, vit_config
 from train.optim import OptimConfig
 from train.runs.folder import BEST, CONFIG, HISTORY, METRICS, run_of
 
@@ -79,11 +79,11 @@ def steps_of(path: Path, content: dict[str, Any]) -> int | str | None:
 
     So is the best checkpoint, and the last one of a finished run with `EarlyStopping`.
     """
-    run = run_of(path.absolute())
     if path.name == BEST:
         return "best"
-    if any(name.startswith("EarlyStopping") for name in content.get("callbacks", {})) and run is not None:
-        return "EarlyStopping" if (run / METRICS).is_file() else content.get("global_step")
+    run = run_of(path.absolute())
+    if early_stopping_states(content) and run is not None and (run / METRICS).is_file():
+        return "EarlyStopping"
     return content.get("global_step")
 
 

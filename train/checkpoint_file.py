@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,11 @@ def read_checkpoint(path: str | Path, data: bool = True) -> dict[str, Any]:
     if not content.keys() >= KEYS:
         raise CheckpointError(f"{path} is not a checkpoint of this project: it must hold {', '.join(sorted(KEYS))}.")
     return content
+
+
+def early_stopping_states(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the states of the `EarlyStopping` callbacks in a checkpoint."""
+    return [state for name, state in content.get("callbacks", {}).items() if name.startswith("EarlyStopping")]
 
 
 def vit_config(content: dict[str, Any], **overrides: Any) -> ViTConfig:

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.callbacks.early_stopping import EarlyStopping, EarlyStoppingReason
 
 from performer_string.utils.registry import nearest
+from train.checkpoint_file import early_stopping_states
 from train.data.module import ImageData
 from train.metrics import metrics_of
 from train.module import ImageClassifier
@@ -102,8 +103,7 @@ def after_early_stop(
         asked: options of the trainer in the command.
         program: command that resumes a run.
     """
-    states = [x for name, x in content.get("callbacks", {}).items() if name.startswith("EarlyStopping")]
-    stopped = any(state.get("stopping_reason") for state in states)
+    stopped = any(state.get("stopping_reason") for state in early_stopping_states(content))
     if not (stopped and (run / METRICS).is_file() and (run / CONFIG).is_file()):
         return ""
     saved = read_yaml(run / CONFIG).get("trainer") or {}
