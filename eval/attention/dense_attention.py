@@ -112,7 +112,5 @@ class NearKeys(DenseAttention):
         return near | prefix | prefix[queries, None]
 
     def rows(self, queries: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, layout: TokenLayout) -> Tensor:
-        near = self.near(queries, layout)
-        near = near if layout.mask is None else near & layout.mask[:, None, None]
-        weights = self.backend.weights(q, k, None, key_bias) * near
+        weights = self.backend.weights(q, k, None, key_bias, layout.mask) * self.near(queries, layout)
         return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)

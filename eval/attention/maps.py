@@ -40,7 +40,8 @@ def attention_rows(layer: AttentionInputs, queries: slice, head: int | None = No
     Returns:
         Weights, [n, N], in float32.
     """
-    weights = layer.backend.weights(layer.q[:, :, queries], layer.k, None, layer.key_bias)  # [1, H, n, N]
+    key_mask = layer.layout.mask
+    weights = layer.backend.weights(layer.q[:, :, queries], layer.k, None, layer.key_bias, key_mask)  # [1, H, n, N]
     if layer.locality is not None:
         weights = layer.locality.modulate(weights, layer.layout, queries)
     return (weights[0].mean(0) if head is None else weights[0, head]).float()
@@ -90,17 +91,22 @@ def has_class_token(vit: ViT) -> bool:
     return vit.config.pool == "cls"
 
 
-def output_source(vit: ViT, tokens: int) -> Tensor:
+def output_source(vit: ViT, layer: AttentionInputs) -> Tensor:
     """Return the share of each token in the pooled output, [N]: 1 for the class token, or equal for all patches.
 
-    Attention pooling is treated as a mean.
+    Attention pooling is treated as a mean. Masked patches have no share.
+
+    Args:
+        vit: the model.
+        layer: attention inputs of any layer, an item of `layers_of`.
     """
-    source = torch.zeros(tokens, device=vit.norm.weight.device)
+    source = torch.zeros(layer.k.shape[2], device=layer.k.device)
     if has_class_token(vit):
         source[0] = 1
-    else:
-        source[vit.num_prefix :] = 1 / (tokens - vit.num_prefix)
-    return source
+        return source
+    patches = source[vit.num_prefix :]
+    patches += 1 if layer.layout.patch_mask is None else layer.layout.patch_mask[0]
+    return source / patches.sum().clamp(min=1)
 
 
 @torch.no_grad()
@@ -125,9 +131,8 @@ def attention_map(
     Returns:
         Maps, [layers, height, width].
     """
-    tokens = layers[0].k.shape[2]
     if kind == "rollout":
-        weights = rollout(layers, output_source(vit, tokens), head)
+        weights = rollout(layers, output_source(vit, layers[0]), head)
     else:
         index = 0 if kind == "class" else token_of_patch(vit, grid, place)
         weights = torch.cat([attention_rows(layer, slice(index, index + 1), head) for layer in layers])

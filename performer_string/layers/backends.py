@@ -75,8 +75,9 @@ class LinearBackend(AttentionBackend):
         return attend_linear(q, k, v, self.phi, context)
 
     def matrix(self, q: Tensor, k: Tensor, context: AttentionContext) -> Tensor:
-        features = self.phi.pair(*rotate_pair(q, k, context.rotation))
-        return reference.linear_weights(*features, key_mask=context.layout.mask, key_bias=context.key_bias)
+        key_mask = context.layout.mask  # masked keys must not set the scale of the features either
+        features = self.phi.pair(*rotate_pair(q, k, context.rotation), key_mask)
+        return reference.linear_weights(*features, key_mask=key_mask, key_bias=context.key_bias)
 
 
 class RotatedFeaturesBackend(LinearBackend):

@@ -64,6 +64,10 @@ class TestEvery:
             return
         expected = attention(q[:, :, :6], k[:, :, :6], v[:, :, :6])
         assert_close(attention(q, k, v, layout=layout)[:, :, :6], expected, rtol=1e-5, atol=1e-6)
+        k[:, :, 6:] *= 1e-3  # their features of FAVOR+ are then far larger than those of the others
+        k[:, :, :6] *= 60
+        weights = attention.weights(q, k, key_mask=mask)
+        assert_close(weights @ v, attention(q, k, v, layout=layout), rtol=1e-5, atol=1e-6)
 
     def test_packed_sequences_do_not_meet(self, name):
         attention, (q, k, v), lengths = build(name), inputs(batch=1), (4, 2, 3)

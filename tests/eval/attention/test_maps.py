@@ -141,9 +141,27 @@ def test_rollout_is_the_product_of_matrices(monkeypatch):
     assert not torch.allclose(seen[0], seen[2])
 
 
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+@torch.no_grad()
+def test_masked_patches_have_no_weight(attention):
+    vit, pixels = model(attention=attention, mask_blank_patches=True, registers=1), image()
+    pixels[:, 4:] = 0.5  # two of three rows of patches
+    layers = layers_of(vit, pixels)
+    rows = attention_rows(layers[0], slice(None))
+    assert not rows[:, 6:].any()
+    torch.testing.assert_close(rows.sum(-1), torch.ones(16))
+    assert output_source(vit, layers[0]).tolist() == [0] + [pytest.approx(1 / 5)] * 5 + [0] * 10
+    maps_of_rollout = attention_map(vit, layers, (3, 5), "rollout", (0, 0))
+    assert not maps_of_rollout[:, 1:].any()
+
+
 def test_what_is_classified():
-    assert output_source(model(pool="cls", registers=1), 6).tolist() == [1, 0, 0, 0, 0, 0]
-    assert output_source(model(registers=2), 6).tolist() == [0, 0, 0.25, 0.25, 0.25, 0.25]
+    for changes, expected in (
+        ({"pool": "cls", "registers": 1}, [1, 0, 0, 0, 0, 0]),
+        ({"registers": 2}, [0, 0] + [0.25] * 4),
+    ):
+        vit = model(**changes)
+        assert output_source(vit, layers_of(vit, image(2, 2))[0]).tolist() == expected
 
 
 def test_places_at_the_edges():
