@@ -133,6 +133,7 @@ class SelfAttention(nn.Module):
             raise ValueError(f"tokens must be [B, N, D], not {list(x.shape)}.")
         check_rotation_kind(rotation)
         check_layout(layout, x.shape[0], x.shape[1])
+        layout.check_lengths(x.shape[0], x.shape[1])
         if layout.positions is None and not (self.locality is None and self.values is None):
             raise ValueError("a layer with a locality or a value map needs the positions of its tokens in `layout`.")
         # A basis B is folded into the projections, so that the rest rotates planes. A rotation of features stays whole.

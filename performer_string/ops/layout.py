@@ -111,12 +111,14 @@ class TokenLayout:
         mask: mask of the tokens, [B, N], True for tokens to attend to; None for all.
         centre: origin of each sample, [B, 1, C]; None for zero. Offsets between tokens do not depend on it.
         lengths: numbers of tokens of the sequences that are packed into a batch of one, each with its own prefix
-            tokens; None for one sequence per sample. They are Python integers; `counts` copies them to a device.
+            tokens; None for one sequence per sample. They are Python integers, as tuple(cu_seqlens.diff().tolist());
+            `counts` copies them to a device.
         grids_of: grid of each packed sequence, where they are known in advance.
         image_grid: grid of the patches in the image, for a convolution over neighbours where positions form no regular
             grid, as randomized positions; None where it is unknown.
 
     Raises:
+        TypeError: lengths that are a tensor.
         ValueError: a mask that is not boolean [B, N], or a mask of packed sequences, which have no padding.
     """
 
@@ -134,6 +136,10 @@ class TokenLayout:
         self.positions, self.grid, self.num_prefix, self.mask, self.centre = positions, grid, num_prefix, mask, centre
         self.lengths, self.grids_of, self.image_grid = lengths, grids_of, image_grid
         self._counts: dict[torch.device, Tensor] = {}
+        if isinstance(lengths, Tensor):
+            raise TypeError(
+                "the lengths of a layout are Python integers, as tuple(cu_seqlens.diff().tolist()), not a Tensor."
+            )
         if self.mask is None:
             return
         if self.mask.dtype != torch.bool or self.mask.ndim != 2:  # softmax would add numbers to the logits
@@ -159,6 +165,14 @@ class TokenLayout:
         if device not in self._counts:
             self._counts[device] = torch.tensor(self.lengths, dtype=torch.int64, device=device)
         return self._counts[device]
+
+    def check_lengths(self, batch: int, tokens: int) -> None:
+        """Raise a ValueError unless `lengths` are those of all tokens of a batch of one, or None."""
+        if self.lengths is not None and (batch != 1 or sum(self.lengths) != tokens):
+            raise ValueError(
+                f"packed sequences are one batch with the tokens of all, here {sum(self.lengths)} by their lengths "
+                f"{self.lengths}, not a batch of {batch} with {tokens} tokens each."
+            )
 
     def parts(self) -> list[TokenLayout]:
         """Return the layout of each packed sequence."""

@@ -74,11 +74,7 @@ def attend_packed(attend: SequenceAttention, q: Tensor, k: Tensor, v: Tensor, co
     layout, key_bias, by_position = context.layout, context.key_bias, context.locality is not None
     assert layout.lengths is not None
     q, k = rotate_pair(q, k, context.rotation)
-    if q.shape[0] != 1 or sum(layout.lengths) != q.shape[2]:
-        raise ValueError(
-            f"packed sequences are one batch with the tokens of all, here {sum(layout.lengths)} by their lengths "
-            f"{layout.lengths}, not a batch of {q.shape[0]} with {q.shape[2]} tokens each."
-        )
+    layout.check_lengths(q.shape[0], q.shape[2])
     lengths, parts = list(layout.lengths), layout.parts()
     groups: dict[tuple[int, Grid | int | None], list[int]] = {}
     for i, (length, part) in enumerate(zip(lengths, parts, strict=True)):

@@ -187,6 +187,20 @@ def test_what_does_not_go_with_packing():
         softmax_attention(q, k, v, cu_seqlens=[0, TOKENS])
 
 
+def test_lengths_that_are_a_tensor():
+    """Boundaries as `cu_seqlens` were taken for lengths, and lengths in a tensor gave a warning of torch's."""
+    for lengths in (ENDS, ENDS.diff()):
+        with pytest.raises(TypeError, match=r"Python integers.* tuple\(cu_seqlens.diff\(\).tolist\(\)\), not a Tensor"):
+            TokenLayout(lengths=lengths)
+
+
+def test_lengths_of_other_tokens_with_log_n_scaling():
+    """It was an error of torch's about an allocated size."""
+    layer = SelfAttention(8, 2, build_attention("softmax", head_dim=4, num_heads=2), log_n_scaling=5)
+    with pytest.raises(ValueError, match=r"here 9 by their lengths \(0, 3, 6\), not a batch of 1 with 6 tokens each"):
+        layer(torch.randn(1, 6, 8), None, TokenLayout(lengths=(0, 3, 6)))
+
+
 @pytest.mark.parametrize(("batch", "lengths"), [(2, (3, 3)), (1, (4, 3)), (1, (2, 3))])
 def test_a_layer_with_lengths_of_other_tokens(batch, lengths):
     layer = SelfAttention(8, 2, build_attention("softmax", head_dim=4, num_heads=2))
