@@ -44,6 +44,9 @@ def check_attention(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, ke
             f"key_bias must be floating-point [B, H, N] = {list(k.shape[:3])}, not {key_bias.dtype} "
             f"{list(key_bias.shape)}; a mask is key_mask."
         )
+    for name, x in (("key_mask", key_mask), ("key_bias", key_bias)):
+        if x is not None and x.device != k.device:
+            raise ValueError(f"{name} is on {x.device}, and queries, keys and values are on {k.device}: move it there.")
 
 
 def check_sequences(inputs: tuple[Tensor, Tensor, Tensor], widths: tuple[int, int, int], batch_first: bool) -> None:
@@ -81,15 +84,16 @@ def check_context(context: AttentionContext, q: Tensor, k: Tensor) -> None:
     """
     rotation, locality, layout = context.rotation, context.locality, context.layout
     check_rotation(rotation, q, k)
-    check_layout(layout, k.shape[0], k.shape[2], each_sample=False)
+    shape = list(getattr(layout.positions, "shape", ()))
+    if locality is not None or len(shape) != 3:  # positions of each sample are no mistake of their shape without one
+        check_layout(layout, k.shape[0], k.shape[2], each_sample=False)
     if locality is not None:
         check_locality(locality, layout.positions, q, k)
-    elif rotation is None and (layout.positions is not None or layout.num_prefix):
-        positions = layout.positions
-        given = f"num_prefix={layout.num_prefix}" if positions is None else f"positions {list(positions.shape)}"
+    elif len(shape) == 3 or (rotation is None and (shape or layout.num_prefix)):
+        given = f"positions {shape}" if shape else f"num_prefix={layout.num_prefix}"
         raise ValueError(
             f"{given} would have no effect without a locality: pass locality=build_locality(...), for an encoding "
-            f"rotation=encoding(positions), or leave out positions and num_prefix."
+            f"rotation=encoding(positions), or leave out positions and num_prefix: a rotation has its own."
         )
 
 
@@ -210,7 +214,8 @@ def check_positions(positions: Tensor, finite: bool = True) -> None:
     if positions.dtype in (torch.bfloat16, torch.float16):
         raise ValueError(
             f"positions in {positions.dtype} are rounded, to whole patches or worse: keep them in float32, in no "
-            f"buffer that .bfloat16() or .half() reaches."
+            f"parameter or buffer that .bfloat16() or .half() reaches. For fully_shard pass "
+            f"MixedPrecisionPolicy(..., cast_forward_inputs=False) where a module takes positions."
         )
     readable = finite and positions.device.type == "cpu" and not values_unavailable()
     if readable and not positions.isfinite().all():

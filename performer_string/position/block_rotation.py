@@ -38,7 +38,7 @@ class BlockRotation(Rotation):
     def check(self, x: Tensor) -> None:
         *leading, num_positions, blocks, size, _ = self.blocks.shape
         remedy = f", and give it blocks that cover this width: these are {blocks} of {size} x {size}"
-        check_rotation_input(x, leading, num_positions, blocks * size, remedy)
+        check_rotation_input(x, leading, num_positions, blocks * size, self.blocks.device, remedy)
 
     def rotate(self, x: Tensor) -> Tensor:
         """Return R x for x [B, H, N, d], computed in the precision of the blocks, in the type of x."""

@@ -4,9 +4,8 @@ Every separable encoding has the form
 
     R(r) = B Rot(theta(r)) B^T,    theta(r) = Omega r
 
-with an orthogonal basis B and plane angles theta: commuting skew-symmetric generators share one orthogonal basis in
-which each is a set of plane rotations. The left B cancels in q^T R(r_i)^T R(r_j) k. So attention uses Rot(theta) B^T,
-and B^T can be folded into the projections of queries and keys.
+with a basis B and plane angles theta: commuting skew-symmetric generators share one orthogonal basis, in which each is
+a set of plane rotations. The left B cancels in q^T R(r_i)^T R(r_j) k. So attention uses Rot(theta) B^T.
 """
 
 from __future__ import annotations
@@ -93,19 +92,19 @@ def samples(leading: Sequence[int]) -> str:
 
 
 def check_rotation_input(
-    x: Tensor, leading: Sequence[int], num_positions: int, head_dim: int, remedy: str = ""
+    x: Tensor, leading: Sequence[int], num_positions: int, head_dim: int, device: torch.device, remedy: str = ""
 ) -> None:
-    """Check that x has the tokens and heads of a rotation. Otherwise positions would broadcast over tokens.
+    """Check that x has the tokens, heads and device of a rotation. Otherwise positions would broadcast over tokens.
 
     Args:
         x: queries or keys, [B, H, N, d].
         leading: numbers of samples and heads of the rotation, (1 or B, 1 or H) or (1 or H,).
         num_positions: number of positions of the rotation.
-        head_dim: width d of the rotation's heads.
+        head_dim, device: width d of the rotation's heads, and its device.
         remedy: a further remedy for another width, for the message.
 
     Raises:
-        ValueError: another width, number of tokens, samples or heads.
+        ValueError: another width, number of tokens, samples or heads, or another device.
     """
     if x.ndim < 3:
         raise ValueError(f"queries and keys must be [B, H, N, d], not {list(x.shape)}.")
@@ -134,6 +133,8 @@ def check_rotation_input(
             f"the rotation is of {samples(leading)}, and not of {samples(samples_heads)}: positions are [N, C], alike "
             f"for all samples, or [B, N, C]."
         )
+    if x.device != device:
+        raise ValueError(f"the rotation is on {device}, and queries and keys are on {x.device}: move its positions.")
 
 
 class PlaneRotation(Rotation):
@@ -143,8 +144,7 @@ class PlaneRotation(Rotation):
     rotated.
 
     Args:
-        cos: cosines of theta, [..., 1 or H, N, P], in float32 or better.
-        sin: sines of theta, of the same shape and type.
+        cos, sin: cosines and sines of theta, [..., 1 or H, N, P], in float32 or better.
         head_dim: width d of a head, at least 2 P.
         basis: orthogonal basis B, [1 or H, d, d]; None for the identity.
 
@@ -159,7 +159,7 @@ class PlaneRotation(Rotation):
 
     def check(self, x: Tensor) -> None:
         *leading, num_positions, _ = self.cos.shape
-        check_rotation_input(x, leading, num_positions, self.head_dim)
+        check_rotation_input(x, leading, num_positions, self.head_dim, self.cos.device)
 
     def rotate(self, x: Tensor) -> Tensor:
         """Return Rot(theta) B^T x for x [B, H, N, d], computed in float32 or better, in the type of x."""

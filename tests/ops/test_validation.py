@@ -62,6 +62,34 @@ def test_shapes_and_types(attend):
         attend(q.to("meta"), k, v)
 
 
+def test_masks_biases_and_rotations_on_another_device(attend):
+    """Outputs came without an error where that device is the meta device, and on a GPU an error of Triton's."""
+    q, k, v = torch.randn(3, B, H, N, D)
+    mask, bias = torch.ones(B, N, dtype=torch.bool, device="meta"), torch.zeros(B, H, N, device="meta")
+    with pytest.raises(ValueError, match="key_mask is on meta, and queries, keys and values are on cpu"):
+        attend(q, k, v, key_mask=mask)
+    with pytest.raises(ValueError, match="key_bias is on meta, and queries, keys and values are on cpu"):
+        attend(q, k, v, key_bias=bias)
+    for name in ("rope", "circulant-string", "liere"):
+        rotation = build_encoding(name, head_dim=D, num_heads=H)(torch.rand(N, 2))
+        tensors = q.to("meta"), k.to("meta"), v.to("meta")
+        with pytest.raises(ValueError, match="the rotation is on cpu, and queries and keys are on meta"):
+            attend(*tensors, rotation=rotation)
+
+
+def test_positions_beside_a_rotation(attend):
+    """The message said that samples with positions of their own can be packed, of positions that had no use."""
+    q, positions = torch.randn(B, H, N, D), torch.rand(B, N, 2)
+    rotation = build_encoding("rope", head_dim=D, num_heads=H)(positions)
+    with pytest.raises(ValueError, match=r"positions \[2, 9, 2\] would have no effect .* a rotation has its own"):
+        attend(q, q, q, rotation=rotation, positions=positions)
+    with pytest.raises(ValueError, match=r"positions \[2, 9, 2\] would have no effect .* rotation=encoding"):
+        attend(q, q, q, positions=positions)
+    torch.testing.assert_close(
+        attend(q, q, q, rotation=rotation, positions=positions[0]), attend(q, q, q, rotation=rotation)
+    )
+
+
 def test_rotations(attend):
     """One encoding for each kind of rotation; a single position must not broadcast."""
     q = torch.randn(1, H, 5, D)
@@ -127,12 +155,13 @@ def test_localities_and_their_positions(attend):
     with pytest.raises(ValueError, match=r"needs the positions of all 9 tokens, \[N, C\]; none are given"):
         attend(q, k, v, locality=locality)
     for decay in (locality, None):  # positions are checked where nothing looks at them, too
-        for wrong, shape in ((positions.expand(2, -1, -1), r"\[2, 9, 2\]"), (positions[:4], r"\[4, 2\]")):
-            with pytest.raises(ValueError, match=rf"of all 9 tokens, \[N, C\], alike for all samples, not {shape}"):
-                attend(q, k, v, locality=decay, positions=wrong)
+        with pytest.raises(ValueError, match=r"of all 9 tokens, \[N, C\], alike for all samples, not \[4, 2\]"):
+            attend(q, k, v, locality=decay, positions=positions[:4])
         for wrong in (-1, 10):
             with pytest.raises(ValueError, match=f"num_prefix .* between 0 and the number of tokens, 9, not {wrong}"):
                 attend(q, k, v, locality=decay, positions=positions, num_prefix=wrong)
+    with pytest.raises(ValueError, match=r"alike for all samples, not \[2, 9, 2\].* can be packed, by cu_seqlens"):
+        attend(q, k, v, locality=locality, positions=positions.expand(2, -1, -1))
     with pytest.raises(ValueError, match="the locality has 2 heads, the queries have 3"):
         attend(q, k, v, locality=build_locality("gaussian", num_heads=2), positions=positions)
     with pytest.raises(ValueError, match="needs queries and keys of the same tokens, not 4 queries of 9 keys"):

@@ -122,7 +122,8 @@ def test_rounded_positions_are_refused():
     for dtype in (torch.bfloat16, torch.float16):
         for name in ("rope", "liere", "sinusoidal"):
             encoding = build_encoding(name, head_dim=12, num_heads=2, coord_dim=1)
-            with pytest.raises(ValueError, match="are rounded, to whole patches or worse: keep them in float32"):
+            message = "rounded, to whole patches or worse: keep them in float32, in no parameter.*cast_forward_inputs"
+            with pytest.raises(ValueError, match=message):
                 encoding.by_layer(grid_positions((1024,)).to(dtype))
         with pytest.raises(ValueError, match="rounds positions"):
             grid_positions((1024,), dtype=dtype)
