@@ -5,12 +5,29 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from performer_string.utils.files import write_aside
 from train.runs.folder import CURVES, METRICS, SUMMARY
+
+LOCK = f".{SUMMARY}.lock"  # hidden, so that `runs/sweep/*` does not name it
+WAIT = 10.0  # seconds until the table is written without the lock
+
+
+@contextlib.contextmanager
+def table_lock(out: Path) -> Iterator[None]:
+    """Keep other processes from writing the table of a folder of runs within a block.
+
+    A file system without locks, or a lock that a crashed machine left there, is no reason to write no table.
+    """
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError, NotImplementedError):  # also a Timeout of filelock
+            held.enter_context(FileLock((out / LOCK).resolve(), timeout=WAIT))
+        yield
 
 
 def write_summary(out: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -25,12 +42,14 @@ def write_summary(out: Path, rows: Sequence[dict[str, Any]]) -> None:
     if not rows:
         return
     named = {row["run"] for row in rows}
-    others = [row for row in read_summary(out) if row["run"] not in named and (out / row["run"] / METRICS).is_file()]
-    table = [*rows, *others]
-    with write_aside(out / SUMMARY) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in table for key in row)))
-        writer.writeheader()
-        writer.writerows(table)
+    with table_lock(out):  # from reading to writing: a row that another process adds between them would be lost
+        before = read_summary(out)
+        others = [row for row in before if row["run"] not in named and (out / row["run"] / METRICS).is_file()]
+        table = [*rows, *others]
+        with write_aside(out / SUMMARY) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(dict.fromkeys(key for row in table for key in row)))
+            writer.writeheader()
+            writer.writerows(table)
 
 
 def read_summary(out: Path) -> list[dict[str, str]]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import csv
 import shutil
 from pathlib import Path
+from threading import Thread
+
+from filelock import FileLock
 
 from train.runs.folder import METRICS, SUMMARY
 from train.runs.loggers import MetricsCSV
+from train.sweeps import summary
 from train.sweeps.summary import progress_of, write_summary
 
 
@@ -29,6 +33,32 @@ def test_rows_of_other_runs_stay(tmp_path):
     assert runs(tmp_path) == [("b-seed0", "0.7"), ("a-seed0", "0.5"), ("a-seed1", "0.6")]
     write_summary(tmp_path, [{"run": "a-seed0", "val/accuracy": 0.9}])
     assert dict(runs(tmp_path)) == {"a-seed0": "0.9", "a-seed1": "0.6", "b-seed0": "0.7"}
+
+
+def test_two_sweeps_that_write_at_once_lose_no_row(tmp_path, monkeypatch):
+    """A second one begins when the first has read the table, and has not written it yet."""
+    finish(tmp_path, "a-seed0", "b-seed0")
+    read, second = summary.read_summary, Thread(target=write_summary, args=(tmp_path, [{"run": "b-seed0"}]))
+
+    def read_and_wait(out: Path) -> list[dict[str, str]]:
+        rows = read(out)
+        if second.ident is None:
+            second.start()
+            second.join(0.5)
+        return rows
+
+    monkeypatch.setattr(summary, "read_summary", read_and_wait)
+    write_summary(tmp_path, [{"run": "a-seed0", "val/accuracy": 0.5}])
+    second.join()
+    assert sorted(runs(tmp_path)) == [("a-seed0", "0.5"), ("b-seed0", "")]
+
+
+def test_a_lock_that_stays_does_not_keep_the_table_from_being_written(tmp_path, monkeypatch):
+    finish(tmp_path, "a-seed0")
+    monkeypatch.setattr(summary, "WAIT", 0.1)
+    with FileLock(tmp_path / summary.LOCK):
+        write_summary(tmp_path, [{"run": "a-seed0", "val/accuracy": 0.5}])
+    assert runs(tmp_path) == [("a-seed0", "0.5")]
 
 
 def test_rows_of_runs_that_are_gone_go(tmp_path):
