@@ -8,7 +8,9 @@ and for three. Classes and normalisation are stored with it.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from eval.report import Row, table
 from performer_string import ViT, fold
 from performer_string.models.config import patch_and_image
 from performer_string.models.files.paths import find_checkpoint
-from performer_string.utils.files import write_aside
+from performer_string.utils.files import check_writable, write_aside
 from train.data.sizes import Size, image_size
 from train.utils.progress import progress
 
@@ -101,12 +103,16 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
         raise IsADirectoryError(f"--out {path} is a folder: give a file, such as {path / ('model' + suffix)}.")
     if options.out and path.suffix != suffix:
         raise ValueError(f"--out {path}: a file of --format {options.format} ends in {suffix}.")
+    check_writable("--out", path.parent)
     model = prepared(options)
     sys.stderr.write("Tracing and converting: half a minute or more.\n")
     program = trace(model, options.resolutions)
-    with write_aside(path) as partial:
-        write(model, program, partial, details_of(model))
-        rows: list[Row] = [*compare(model, read(partial), options.resolutions)]
+    with tempfile.TemporaryDirectory() as scratch:  # a killed command leaves no file beside those of the run
+        exported = Path(scratch, path.name)
+        write(model, program, exported, details_of(model))
+        rows: list[Row] = [*compare(model, read(exported), options.resolutions)]
+        with write_aside(path) as partial:
+            shutil.copyfile(exported, partial)
     shown = [{**row, **{k: f"{row[k]:.2g}" for k in ("largest difference", "largest logit")}} for row in rows]
     print(table(shown))
     size = "of any size" if len(options.resolutions) > 1 else f"of {options.resolutions[0]} pixels"

@@ -164,6 +164,25 @@ def test_what_is_no_export_is_refused_before_the_tracing(tmp_path, monkeypatch, 
     assert "pip install" in fails([run, "--format", "onnx"], capsys)
 
 
+def test_nothing_is_beside_the_run_until_the_file_is_compared(tmp_path, monkeypatch):
+    """So that a command that is killed leaves no part of a file there."""
+    run = save(tmp_path / "ants").parents[1]
+    seen = []
+
+    def compare(*arguments):
+        seen.extend((run / "results").glob("*"))
+        return [{"largest difference": 0.0, "largest logit": 1.0}]
+
+    format = (lambda model, program, path, details: path.write_bytes(b"graph"), lambda path: path.read_bytes(), ".pt2")
+    monkeypatch.setitem(command.FORMATS, "torch", format)
+    monkeypatch.setattr(command, "trace", lambda *arguments: None)
+    monkeypatch.setattr(command, "compare", compare)
+    main(["export", str(run), "--format", "torch"])
+    assert not seen
+    assert [path.name for path in (run / "results").iterdir()] == ["ants.pt2"]
+    assert (run / "results" / "ants.pt2").read_bytes() == b"graph"
+
+
 def test_a_difference_is_seen():
     built = model()
     assert len(command.compare(built, built, SIZES)) == 4
