@@ -117,12 +117,11 @@ def run(
     try:
         rows = report.collect(measuring, evaluation.line)
     except TypeError as error:
-        from performer_string.utils.dtype import WITHOUT_FLOAT64
+        from performer_string.utils.dtype import WITHOUT_FLOAT64, no_float64
 
         if device.type not in WITHOUT_FLOAT64 or "float64" not in str(error):
             raise
-        message = f"eval {options.command} computes in float64, which torch has not on {device}: use --device cpu."
-        raise ValueError(message) from error
+        raise no_float64(f"eval {options.command}", str(device), "use --device cpu") from error
     if not rows:
         raise ValueError(f"eval {options.command} has measured nothing: these options leave no model, size or method.")
     with report.lock(), paper_style(options.width):

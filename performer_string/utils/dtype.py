@@ -37,14 +37,16 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+def no_float64(name: str, device: str, remedy: str) -> ValueError:
+    """Return the error for a function or command `name` on a device that has no float64, with what to do."""
+    return ValueError(f"{name} computes in float64, which torch has not on {device}: {remedy}.")
+
+
 def check_float64(name: str, model: nn.Module) -> None:
     """Raise a ValueError, which names the function `name`, for a model on a device that has no float64."""
     kinds = {x.device.type for x in (*model.parameters(), *model.buffers())} & WITHOUT_FLOAT64
     if kinds:
-        raise ValueError(
-            f"{name} computes in float64, which torch has not on {kinds.pop()}: move the model to the CPU before, and "
-            f"back afterwards."
-        )
+        raise no_float64(name, kinds.pop(), "move the model to the CPU before, and back afterwards")
 
 
 def angle_dtype(x: Tensor) -> torch.dtype:
