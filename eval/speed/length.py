@@ -5,8 +5,9 @@ product is measured beside attention, and `of peak` is relative to its speed. Ea
 compared with its definition, and the evaluation stops at one whose error is too large.
 
 Columns: `level` (attention, layer or model), `method`, `tokens`, `ms` (median of the rounds), `tokens/s`, `to softmax`
-(time over that of softmax in the same round), `peak MiB`, `error to softmax` (relative, of the outputs), `of peak`,
-`time exponent` and `memory exponent` (b of N^b), `faster than softmax from` (tokens, empty for never).
+(time over that of softmax in the same round), `peak MiB`, `error to softmax` (relative, of the outputs), `of peak` (nan
+with a decay, and where features are not computed by one product), `time exponent` and `memory exponent` (b of N^b),
+`faster than softmax from` (tokens, empty for never).
 """
 
 from __future__ import annotations

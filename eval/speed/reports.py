@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,6 +94,14 @@ def length_summary(rows: Sequence[Row]) -> list[Row]:
     return [rounded(row, {**DIGITS, "ms": 2}) for row in rows]
 
 
+def length_notes(rows: Sequence[Row]) -> list[str]:
+    """Return the note beneath the table on methods whose operations are not counted."""
+    uncounted = [row for row in rows if row["level"] == "attention" and math.isnan(row.get("of peak", 0.0))]
+    names = ", ".join(unique(uncounted, "method"))
+    counted = "operations are counted for attention without a decay, whose features one matrix product computes"
+    return [f"`of peak` is nan for {names}: {counted}."] if names else []
+
+
 def plot_length(rows: Sequence[Row]) -> Figure:
     """Draw time and memory over the tokens on logarithmic axes, two panels for each level."""
     return length_figure({level: select(rows, level=level) for level in unique(rows, "level")}, "method")
@@ -160,7 +169,7 @@ def plot_packing(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-LENGTH = Shown(plot_length, length_summary, names=("method", "level"))
+LENGTH = Shown(plot_length, length_summary, length_notes, names=("method", "level"))
 DECAY = Shown(plot_decay, decay_summary, names=("attention",))
 STEPS = Shown(plot_steps)
 RECIPES = Shown(plot_recipes, lambda rows: [*with_units(rows)], names=("recipe",))

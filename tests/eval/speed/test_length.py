@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from eval.cli import main, parse_arguments
 from eval.speed import length, methods, vit_tiny
 from eval.speed.measure import CapturedCall, time_in_turn
+from eval.speed.reports import LENGTH
 from tests.helpers.checkpoints import read
 
 CPU = torch.device("cpu")
@@ -40,7 +41,9 @@ def test_attention_of_every_method(extra, tmp_path, monkeypatch, capsys):
         if row["method"] == "softmax" and "--dtype" not in extra:
             assert float(row["error to softmax"]) < 1e-5
     assert (tmp_path / "length.png").stat().st_size > 0
-    assert "performer-pytorch" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "performer-pytorch" in output
+    assert "`of peak` is nan for linear+lf: operations are counted" in output
 
 
 @pytest.mark.slow
@@ -181,6 +184,16 @@ def test_operations_are_those_of_torch(method, backward, expected):
         batch_size=1, heads=1, head_dim=d, qk_dim=d // 2, features=n, feature_map="favor+", backward=backward
     )
     assert methods.operations(method, options, n) == counter.get_total_flops() == expected * 2 * n * n * d
+
+
+def test_operations_that_are_not_counted_are_said():
+    """Of a feature map of one's own, and of a decay; layers and models have no share of the peak at all."""
+    shares = {"linear": math.nan, "linear+lf": math.nan, "softmax": 0.5}
+    rows = [{"level": "attention", "method": name, "of peak": share} for name, share in shares.items()]
+    (note,) = LENGTH.notes(rows)
+    assert note.startswith("`of peak` is nan for linear, linear+lf: operations are counted for attention without")
+    assert not LENGTH.notes(rows[2:])
+    assert not LENGTH.notes([{**rows[0], "level": "layer"}])
 
 
 def test_unknown_names(capsys):
