@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from performer_string.utils.registry import nearest
 from train.command.arguments import expand
-from train.command.early_checks import check_files, recipe_hint
+from train.command.early_checks import check_files, import_for_help, recipe_hint
 from train.command.explain import explain
 from train.runs.slurm import requeued_before_training
 from train.utils.errors import one_message
@@ -125,7 +125,9 @@ def run(
         importlib.import_module(command.module).main(arguments[1:])
         return None
     arguments = expand(arguments)
-    if not {"-h", "--help"} & {*arguments}:
+    if {"-h", "--help"} & {*arguments}:
+        import_for_help(arguments)
+    else:
         check_files(arguments)
     try:
         with naming_imports():

@@ -9,7 +9,8 @@ from pathlib import Path
 from performer_string.models.files.paths import missing_hint
 from train.command.recipe import current_option, missing_recipe, options_of, packaged_recipes
 from train.runs.folder import CONFIG
-from train.utils.yaml_file import read_yaml
+from train.utils.imports import import_modules
+from train.utils.yaml_file import read_value, read_yaml
 
 FILES = ("ckpt_path", "init_from", "model.distillation.teacher")
 PARTS = {
@@ -26,6 +27,19 @@ def config_files(arguments: Sequence[str]) -> list[Path]:
     """Return the configuration files that a command names; a value may also be the fields themselves."""
     named = (text for name, text in options_of(arguments) if name == "config")
     return [Path(text).expanduser() for text in named if not text.lstrip().startswith("{")]
+
+
+def import_for_help(arguments: Sequence[str]) -> None:
+    """Import the user's modules before the help is printed, which lists the names in them.
+
+    They are those of the option, or of the recipes where it is not given.
+
+    Raises:
+        ValueError: a name without a module.
+    """
+    named = [read_value(text) for name, text in options_of(arguments) if name == "imports"]
+    for names in named or [read_yaml(path).get("imports") for path in config_files(arguments) if path.is_file()]:
+        import_modules(names)
 
 
 def check_files(arguments: Sequence[str]) -> None:
