@@ -19,6 +19,14 @@ def mean_iou(classes: int) -> MulticlassJaccardIndex:
     return MulticlassJaccardIndex(classes, average="macro", ignore_index=IGNORED, validate_args=False)
 
 
+class R2(R2Score):
+    """The metric r2, also of one image: without a variance to explain it is 0, or 1 of right answers."""
+
+    def compute(self) -> Tensor:
+        """Return the mean over numbers, as `train.measures.r2` does; torchmetrics refuses one image."""
+        return super().compute() if self.total > 1 else (self.residual == 0).to(self.residual.dtype).mean()
+
+
 def metrics_of(outputs: str, head: str, size: int) -> dict[str, Callable[[], Metric]]:
     """Return what builds each metric of a model, by name.
 
@@ -30,7 +38,7 @@ def metrics_of(outputs: str, head: str, size: int) -> dict[str, Callable[[], Met
     if outputs == "labels":
         return {"average_precision": lambda: MultilabelAveragePrecision(size, validate_args=False)}
     if outputs == "numbers":
-        return {"r2": R2Score, "mae": MeanAbsoluteError}
+        return {"r2": R2, "mae": MeanAbsoluteError}
     ignored = IGNORED if head == "dense" else None
 
     def accuracy(k: int = 1) -> MulticlassAccuracy:  # the data module checks the classes: here it waits for the GPU

@@ -19,6 +19,7 @@ from tests.helpers.training import TINY, last
 from train import cli
 from train.checkpoint import load_trained
 from train.checkpoint_file import read_checkpoint
+from train.data.image_checks import warn_of_validation
 from train.data.images import Transformed
 from train.data.module import ImageData
 from train.loss import LOSSES, LossConfig
@@ -114,6 +115,27 @@ def test_a_last_batch_of_one_image_is_counted(numbers):
         count(metric, "numbers", outputs[part], targets[part])
     of_all = r2(torch.stack([outputs, targets], 1).numpy())
     assert float(metric.compute()) == pytest.approx(of_all, rel=1e-4)
+
+
+@pytest.mark.parametrize("numbers", [1, 2])
+def test_r2_of_one_image_is_that_of_evaluations(numbers):
+    """Torchmetrics raises an error in place of a value, at the end of the first validation."""
+    targets = torch.randn(1, numbers)
+    for outputs in (targets, targets + torch.eye(numbers)[:1]):
+        metric = metrics_of("numbers", "class", numbers)["r2"]()
+        count(metric, "numbers", outputs, targets)
+        assert float(metric.compute()) == r2(torch.stack([outputs, targets], 1).numpy())
+
+
+def test_a_validation_of_one_image_of_numbers_is_warned_of(caplog):
+    data = ImageData("places", size=[16, 16], workers=0, val_fraction=0.01)
+    assert len(data.splits().held_out("val")[1]) == 1
+    warn_of_validation(data)
+    assert "validation has one image, whose numbers have no variance" in caplog.text
+    assert "raise data.val_fraction (0.01)" in caplog.text
+    caplog.clear()
+    warn_of_validation(ImageData("places", size=[16, 16], workers=0))
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("numbers", [1, 3])

@@ -94,12 +94,17 @@ def check_images(data: ImageData) -> None:
 
 
 def warn_of_validation(data: ImageData) -> None:
-    """Warn of classes without validation images, since the best checkpoint is chosen without them."""
+    """Warn of validation images by which no best checkpoint can be chosen: without some classes, or one of numbers."""
     if data.task is not None or not data.validates():
         return
     dataset, held = data.splits().held_out("val")
+    more = "" if data.splits().validation is not None else f", or raise data.val_fraction ({data.val_fraction})"
+    if data.outputs == "numbers" and len(held) == 1:
+        log.warning(
+            f"validation has one image, whose numbers have no variance: its r2, by which best.ckpt is chosen, is 0 "
+            f"unless the answers are exact. Add images{more}."
+        )
     if missing := classes_without(dataset, held):
-        more = "" if data.splits().validation is not None else f", or raise data.val_fraction ({data.val_fraction})"
         log.warning(
             f"validation has {len(held)} images, and none of {first_of(missing)}: its accuracy, by which best.ckpt is "
             f"chosen, says nothing of {'it' if len(missing) == 1 else 'them'}. Add images{more}."
