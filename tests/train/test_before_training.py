@@ -60,6 +60,16 @@ def test_a_model_of_one_channel_for_images_in_colour(recipe, capsys):
 
 
 @pytest.mark.slow
+def test_the_model_has_the_channels_of_the_images(recipe, tmp_path):
+    """Also when it is resumed, where the images are grey by the recipe of the run."""
+    cli.main([*recipe, "--data.grey", "true", "--trainer.max_epochs", "1"])
+    run = tmp_path / "run"
+    assert "in_channels: 1" in (run / "config.yaml").read_text()
+    assert ViT.from_checkpoint(run).config.in_channels == 1
+    cli.main(["resume", str(run), "--trainer.max_epochs", "2"])
+
+
+@pytest.mark.slow
 def test_the_head_has_a_class_for_each_folder(recipe, tmp_path, capsys):
     output = fails([*recipe, "--model.vit.num_classes", "7"], capsys)
     assert "the data (folder) has num_classes=2, the model 7: set --model.vit.num_classes 2." in output

@@ -24,7 +24,7 @@ from train.callbacks.stopping import out_of_time
 from train.checkpoint import check_no_average, check_same_class, check_same_model
 from train.checkpoint_file import read_checkpoint
 from train.command import setting_checks
-from train.command.class_count import take_class_count
+from train.command.data_sizes import take_data_sizes
 from train.command.dry_run import report
 from train.command.find_lr import range_test
 from train.command.master_port import check_port
@@ -104,7 +104,7 @@ class TrainingCLI(AskedSettingsCLI):
             config.verbose = "verbose" in dict(options_of(self.arguments))  # Lightning's table, beside ours
             warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")  # expected here
             return
-        take_class_count(config, self.arguments)
+        take_data_sizes(config, self.arguments)
         if config.init_from and (self.requeued or not self.resumed):
             keep_grid(config.init_from, config.model.vit)
         setting_checks.check_trainer(config.trainer)

@@ -43,7 +43,7 @@ class Source:
         head: head of the models, `class`, or `dense` for images with masks (`MaskedImages`).
         outputs: what models answer: one `class` of each image; `labels`, of which it has any number, as numbers from 0
             to 1; or `numbers`. Labels and numbers are `classes` many for each image.
-        count: function that counts the classes at a root without opening a file, for `take_class_count`; None where
+        count: function that counts the classes at a root without opening a file, for `take_data_sizes`; None where
             nothing quicker than `build` does.
     """
 
