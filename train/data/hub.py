@@ -172,6 +172,19 @@ def open_splits(root: Path, download: bool = False) -> Any:
         ) from error
 
 
+def count_hub_classes(root: Path) -> int:
+    """Return the number of classes that a data set declares by a `ClassLabel`; 0 without one.
+
+    It is 0 too for a data set that cannot be read, which is reported when it is opened, and before a download.
+    """
+    with contextlib.suppress(OSError, RuntimeError):
+        splits = hub_splits(root)
+        features: dict[str, Any] = next((splits[name].features for name in SPLITS[True] if name in splits), {})
+        declared = [feature for feature in features.values() if type(feature).__name__ == "ClassLabel"]
+        return len(declared[0].names) if len(declared) == 1 else 0
+    return 0
+
+
 def hub_images(root: Path, train: bool, download: bool) -> HubImages:
     """Return the training or the test split of `hub_splits`."""
     return first_split(hub_splits(root, download), train, str(root))

@@ -169,6 +169,12 @@ def mask_folder(root: Path, train: bool, download: bool) -> MaskFolder:
     return MaskFolder(folders[0], read_classes(root / CLASSES))
 
 
+def count_mask_classes(root: Path) -> int:
+    """Return the number of classes in `root/classes.txt`; 0 without that file."""
+    path = root / CLASSES
+    return len(read_classes(path)) if path.is_file() else 0
+
+
 def validation_masks(root: Path) -> MaskFolder | None:
     """Return the images and masks of `root/val` if there is `root/test` too; None if `root/val` is the test set."""
     if not all((root / name / "masks").is_dir() for name in ("test", "val")):

@@ -19,8 +19,8 @@ from train.data.class_folders import UnsplitFolderError, count_class_folders, im
 from train.data.classes import labels_of
 from train.data.folders import EmptyClassError
 from train.data.generated import GeneratedTask
-from train.data.hub import hub_images, hub_validation, webdataset_images, webdataset_validation
-from train.data.mask_folders import LAYOUT, mask_folder, validation_masks
+from train.data.hub import count_hub_classes, hub_images, hub_validation, webdataset_images, webdataset_validation
+from train.data.mask_folders import LAYOUT, count_mask_classes, mask_folder, validation_masks
 from train.data.videos import VideoFolders, video_folder
 
 # Custom sources may import this from here.
@@ -43,8 +43,8 @@ class Source:
         head: head of the models, `class`, or `dense` for images with masks (`MaskedImages`).
         outputs: what models answer: one `class` of each image; `labels`, of which it has any number, as numbers from 0
             to 1; or `numbers`. Labels and numbers are `classes` many for each image.
-        count: function that counts the classes at a root without opening a file, for `take_data_sizes`; None where
-            nothing quicker than `build` does.
+        count: function that counts the classes at a root without reading images or labels, for `take_data_sizes`, 0
+            where it cannot; None where nothing quicker than `build` does.
     """
 
     build: Build
@@ -121,7 +121,16 @@ SOURCES: dict[str, Source] = {
         validation=validation_folder,
         count=count_class_folders,
     ),
-    "masks": Source(mask_folder, LAYOUT, None, 3, *NORMALISATION["masks"], validation=validation_masks, head="dense"),
+    "masks": Source(
+        mask_folder,
+        LAYOUT,
+        None,
+        3,
+        *NORMALISATION["masks"],
+        validation=validation_masks,
+        head="dense",
+        count=count_mask_classes,
+    ),
     "videos": Source(
         video_folder,
         "videos as {root}/train/CLASS/VIDEO and {root}/test/CLASS/VIDEO",
@@ -139,6 +148,7 @@ SOURCES: dict[str, Source] = {
         3,
         *NORMALISATION["folder"],
         validation=hub_validation,
+        count=count_hub_classes,
     ),
     "webdataset": Source(
         webdataset_images,

@@ -7,6 +7,7 @@ import logging
 import pytest
 from jsonargparse import Namespace
 
+from tests.helpers.masks import write_masks
 from train.command.data_sizes import take_data_sizes
 
 THREE = {"cat": 1, "dog": 1, "owl": 1}
@@ -58,6 +59,12 @@ def test_a_number_of_the_command_stays(images, arguments):
     data = images(train=THREE)
     assert count(data, *arguments) == 7  # the parser has set it
     assert count(data, "--model.vit.variant", "micro") == 3
+
+
+def test_the_classes_that_masks_declare(tmp_path):
+    write_masks(tmp_path / "data", {"train": [(8, 8)]})
+    assert sizes(tmp_path / "data", source="masks").num_classes == 3
+    assert sizes(tmp_path / "data", "--model.vit.num_classes", "5", source="masks").num_classes == 7
 
 
 def test_what_has_no_folders_to_count(images, tmp_path):

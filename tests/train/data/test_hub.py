@@ -17,7 +17,7 @@ from train import cli
 from train.checkpoint import load_trained
 from train.data import hub
 from train.data.module import ImageData
-from train.data.sources import open_source
+from train.data.sources import SOURCES, open_source
 
 datasets = pytest.importorskip("datasets")
 NAMES = ("ant", "bee", "cat")
@@ -69,6 +69,14 @@ def test_a_validation_split_beside_a_test_split(tmp_path):
     data = ImageData(source="hub", root=str(tmp_path / "saved"), size=[8, 8], workers=0)
     assert len(data.train_dataset()) == 9
     assert (len(data.held_out("val", (8, 8))), len(data.held_out("test", (8, 8)))) == (6, 3)
+
+
+def test_the_classes_that_a_data_set_declares(tmp_path):
+    """A model has as many; those of other labels are known when they are read."""
+    count = SOURCES["hub"].count
+    assert count(saved(tmp_path, datasets.ClassLabel(names=list(NAMES)), [0, 1, 0, 1, 0, 1])) == 3
+    assert count(saved(tmp_path, datasets.Value("string"), ["cat", "ant", "cat", "bee", "ant", "bee"])) == 0
+    assert count(tmp_path / "missing") == 0
 
 
 def test_labels_that_are_texts(tmp_path):

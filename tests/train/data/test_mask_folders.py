@@ -11,6 +11,7 @@ from PIL import Image
 
 from tests.helpers.masks import NAMES, STEP, write_masks
 from train.data.module import ImageData
+from train.data.sources import SOURCES
 from train.data.unlabelled import IGNORED
 
 SIZES = {"train": [(40, 52), (24, 68), (36, 36), (60, 40)], "test": [(44, 48), (20, 20)]}
@@ -29,6 +30,11 @@ def root(tmp_path):
 def agree(image, labels) -> torch.Tensor:
     """Return where the grey level of each pixel is that of its class, bool [H, W]."""
     return image[0].long() == STEP * labels
+
+
+def test_the_classes_that_a_folder_declares(root, tmp_path):
+    assert SOURCES["masks"].count(root) == 3
+    assert SOURCES["masks"].count(tmp_path / "missing") == 0
 
 
 @pytest.mark.parametrize("augment", [["crop"], ["crop", "flip"], ["crop", "rotate-90", "flip"]])
