@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ from PIL import Image
 
 from performer_string.images.deep import of_pil
 from performer_string.images.normalisation import BACKGROUND
+from train.data.classes import first_of
 
 LABELS = ("label", "labels", "cls", "class", "fine_label", "target")  # usual names of the label column, by priority
 IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp")  # usual names of the image column, by priority
+END_OF_TAR = 1024  # bytes, all zero
 VALIDATION = ("validation", "val", "valid")
 SPLITS = {True: ("train",), False: ("test", *VALIDATION)}
 latest: dict[tuple[str, int], Any] = {}  # data set opened last, by its place and modification time
@@ -98,6 +102,8 @@ class HubImages(torch.utils.data.Dataset[tuple[Image.Image | np.ndarray, int]]):
     def __getitem__(self, index: int) -> tuple[Image.Image | np.ndarray, int]:
         try:
             image = self.dataset[int(index)][self.image]
+            if image is None:
+                raise OSError(f"it has no {self.image}, in which the images of the first samples are")
             return of_pil(image, self.background), self.targets[index]
         except OSError:
             raise
@@ -226,5 +232,26 @@ def shards_of(root: Path, name: str) -> list[str]:
 
 
 def from_shards(name: str, shards: Sequence[str]) -> HubImages:
-    """Return the images of the shards of a split."""
-    return HubImages(load("webdataset").load_dataset("webdataset", data_files={name: list(shards)})[name])
+    """Return the images of the shards of a split.
+
+    Raises:
+        OSError: shards that were cut off, or that cannot be read.
+    """
+    datasets = load("webdataset")
+    if cut := [path for path in shards if not ends_as_tar(path)]:  # the library would leave out the rest in silence
+        raise OSError(
+            f"{len(cut)} of {len(shards)} shards do not end as tar files do, and were probably cut off while they were "
+            f"copied: {first_of(cut)}. Copy them again"
+        )
+    try:
+        splits = datasets.load_dataset("webdataset", data_files={name: list(shards)})
+    except (datasets.exceptions.DatasetsError, tarfile.TarError, ValueError) as error:
+        raise OSError(f"the shards cannot be read: {error.__cause__ or error}") from error
+    return HubImages(splits[name])
+
+
+def ends_as_tar(path: str) -> bool:
+    """Return whether a file ends with the two empty blocks that end a tar file."""
+    with open(path, "rb") as file:
+        file.seek(-min(END_OF_TAR, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        return file.read() == bytes(END_OF_TAR)

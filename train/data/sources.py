@@ -152,7 +152,8 @@ SOURCES: dict[str, Source] = {
     ),
     "webdataset": Source(
         webdataset_images,
-        "shards {root}/train*.tar and {root}/test*.tar, of samples with jpg, png or webp, and cls",
+        "shards {root}/train*.tar and {root}/test*.tar (or train/*.tar and val/*.tar), of samples with jpg, png or "
+        "webp, and cls, the number of the class",
         None,
         3,
         *NORMALISATION["folder"],

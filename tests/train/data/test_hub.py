@@ -222,3 +222,37 @@ def test_validation_shards_beside_test_shards(tmp_path):
     data = ImageData(source="webdataset", root=str(tmp_path), size=[8, 8], workers=0)
     assert len(data.train_dataset()) == 6
     assert (len(data.held_out("val", (8, 8))), len(data.held_out("test", (8, 8)))) == (4, 2)
+
+
+def test_links_to_shards_of_other_names(tmp_path):
+    for split, count in (("train", 6), ("validation", 3)):
+        write_shard(tmp_path / f"imagenet1k-{split}-0000.tar", {f"{i}": (picture(i), i % 3) for i in range(count)})
+        (tmp_path / "links" / split).mkdir(parents=True)
+        (tmp_path / "links" / split / "0.tar").symlink_to(tmp_path / f"imagenet1k-{split}-0000.tar")
+    with pytest.raises(FileNotFoundError, match=r"or train/\*\.tar and val/\*\.tar"):
+        open_source("webdataset", tmp_path, train=True)
+    assert [len(open_source("webdataset", tmp_path / "links", train)) for train in (True, False)] == [6, 3]
+
+
+@pytest.mark.parametrize("kept", [0, 20 * 2048, 20 * 2048 + 700])
+def test_a_shard_that_was_cut_off_is_named(tmp_path, kept):  # the library would read what there is
+    for shard in range(2):
+        write_shard(tmp_path / f"train-{shard}.tar", {f"{i}": (picture(i), i % 3) for i in range(100)})
+    path = tmp_path / "train-1.tar"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(FileNotFoundError, match=rf"1 of 2 shards .* cut off .*: {path}\. Copy them again"):
+        open_source("webdataset", tmp_path, train=True)
+
+
+@pytest.mark.parametrize("before", [0, 9])
+def test_samples_that_cannot_be_read_are_one_message(tmp_path, before):
+    write_shard(tmp_path / "train-0.tar", {f"{i}": (picture(i), i) for i in range(before)} | {"b": (picture(0), "bee")})
+    with pytest.raises(FileNotFoundError, match=r"(?s)cannot be read: invalid literal .* cls, the number of the class"):
+        open_source("webdataset", tmp_path, train=True)
+
+
+def test_a_sample_without_an_image_is_an_error():
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    images = datasets.Dataset.from_dict({"image": [picture(0), None], "label": [0, 1]}, features=features)
+    with pytest.raises(OSError, match="it has no image, in which"):
+        hub.HubImages(images)[1]
