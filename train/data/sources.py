@@ -19,8 +19,9 @@ from train.data.class_folders import UnsplitFolderError, count_class_folders, im
 from train.data.classes import labels_of
 from train.data.folders import EmptyClassError
 from train.data.generated import GeneratedTask
-from train.data.hub import count_hub_classes, hub_images, hub_validation, webdataset_images, webdataset_validation
+from train.data.hub import count_hub_classes, hub_images, hub_validation
 from train.data.mask_folders import LAYOUT, count_mask_classes, mask_folder, validation_masks
+from train.data.shards import webdataset_images, webdataset_validation
 from train.data.videos import VideoFolders, video_folder
 
 # Custom sources may import this from here.
