@@ -50,8 +50,8 @@ def metrics_of(outputs: str, head: str, size: int) -> dict[str, Callable[[], Met
     return {"accuracy": accuracy, **top5}
 
 
-def count(metric: Metric, outputs: str, logits: Tensor, targets: Tensor) -> None:
-    """Count a batch: logits [B, n], or [B, n, H, W], and targets as in `ImageClassifier.training_loss`."""
+def update_metric(metric: Metric, outputs: str, logits: Tensor, targets: Tensor) -> None:
+    """Update a metric by a batch: logits [B, n], or [B, n, H, W], and targets as in `ImageClassifier.training_loss`."""
     if outputs == "labels":
         # Only their order counts. Of logits torchmetrics takes a sigmoid, but of those of a batch within [0, 1] none.
         logits, targets = F.softsign(logits) / 2 + 0.5, targets.round().long()

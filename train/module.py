@@ -22,7 +22,7 @@ from train.augmentation import build_mixes, mix_images, random_positions, random
 from train.data.module import ImageData
 from train.distill import DistillationConfig, Teacher
 from train.loss import LOSSES, LossConfig, class_weights
-from train.metrics import count, metrics_of, plain_losses
+from train.metrics import metrics_of, plain_losses, update_metric
 from train.optim import OPTIMIZERS, OptimConfig, learning_rate
 from train.parameter_groups import check_parts, encoding_penalty, freeze_others, parameter_groups
 from train.targets import check_dense, check_outputs
@@ -95,9 +95,9 @@ class ImageClassifier(L.LightningModule):
         self.save_hyperparameters(plain_settings(vit, self.optim, self.resolutions, distillation, loss))
         self.val_loss = nn.ModuleList(MeanMetric(nan_strategy="disable") for _ in self.resolutions)  # a NaN counts
         self.mixes = build_mixes(self.optim, vit.num_classes)
-        self.measure("class")
+        self.build_metrics("class")
 
-    def measure(self, outputs: Outputs) -> None:
+    def build_metrics(self, outputs: Outputs) -> None:
         """Build the metrics of a model with these outputs, as in `Preprocessing`; those of the data are known later."""
         c = self.vit.config
         build = metrics_of(outputs, c.head, c.num_classes)
@@ -138,7 +138,7 @@ class ImageClassifier(L.LightningModule):
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         self.validated_split = data.validated_split() if isinstance(data, ImageData) else "val"
         if isinstance(data, ImageData) and data.outputs != self.outputs:
-            self.measure(data.outputs)
+            self.build_metrics(data.outputs)
         if stage == "fit" and isinstance(data, ImageData):
             check_outputs(self.outputs, self.optim, self.distillation, self.loss_config)
             self.vit.preprocessing = data.preprocessing()
@@ -161,7 +161,7 @@ class ImageClassifier(L.LightningModule):
         if every and self.global_step and self.global_step % every == 0:
             self.vit.redraw(self.global_step)
 
-    def compare(self, images: Tensor, positions: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward_with_teacher(self, images: Tensor, positions: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return logits [B, classes] in float32, and the teacher's terms of the loss by name."""
         if self.teacher is None:
             return self(images, positions).float(), {}
@@ -182,7 +182,7 @@ class ImageClassifier(L.LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         images, targets = random_size(batch[0], self.vit, self.optim.image_scale, self.step_seed), batch[1]
         images, mixed = mix_images(self.mixes, images, targets)
-        logits, terms = self.compare(images, random_positions(images, self.vit, self.optim))
+        logits, terms = self.forward_with_teacher(images, random_positions(images, self.vit, self.optim))
         labels = self.training_loss(logits, mixed)
         loss = labels if self.teacher is None else (1 - self.distillation.weight) * labels + sum(terms.values())
         if self.optim.encoding_l2:
@@ -202,7 +202,7 @@ class ImageClassifier(L.LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
         if dataloader_idx == len(self.resolutions):  # the test images, for `data.watch_test`
-            count(self.test_metric, self.outputs, self(batch[0]).float(), batch[1])
+            update_metric(self.test_metric, self.outputs, self(batch[0]).float(), batch[1])
             self.log(f"test/{self.main}", self.test_metric, add_dataloader_idx=False)
             return
         logits = self.score(self.validated_split, batch, dataloader_idx)
@@ -220,7 +220,7 @@ class ImageClassifier(L.LightningModule):
         logits = self(batch[0]).float()
         for name, metrics in self.metrics.items():
             metric = cast(Metric, cast(nn.ModuleList, metrics)[index])
-            count(metric, self.outputs, logits, batch[1])
+            update_metric(metric, self.outputs, logits, batch[1])
             self.log(f"{split}/{name}_{self.resolutions[index]}", metric, add_dataloader_idx=False)
             if index == 0 and overall:
                 self.log(f"{split}/{name}", metric, prog_bar=True, add_dataloader_idx=False)

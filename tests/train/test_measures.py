@@ -11,7 +11,7 @@ from torchmetrics.functional import r2_score
 from train.intervals import accuracy_percent
 from train.measures import ACCURACY, AVERAGE_PRECISION, MAE, MEASURES, R2
 from train.metrics import answers as as_answers
-from train.metrics import count, metrics_of
+from train.metrics import metrics_of, update_metric
 from train.targets import best_by
 from train.testing import ImageResults
 
@@ -60,7 +60,7 @@ def test_values_are_those_of_training(kind, measure):
     """With equal outputs too: every resample has images twice."""
     for answers in (ANSWERS[kind], ANSWERS[kind].round(), ANSWERS[kind][[0, 3, 3, 7, 7, 7, 8, 9]]):
         metric = metrics_of(kind, "class", 3)[measure.name]()
-        count(metric, kind, *map(torch.from_numpy, answers.swapaxes(0, 1).copy()))
+        update_metric(metric, kind, *map(torch.from_numpy, answers.swapaxes(0, 1).copy()))
         assert measure.of(answers) == pytest.approx(metric.compute().item(), abs=1e-5)
 
 
@@ -129,5 +129,5 @@ def test_a_label_without_an_image_counts_as_zero():
     others = define("average_precision", answers[..., :2])
     assert AVERAGE_PRECISION.of(answers) == pytest.approx(2 / 3 * others, abs=1e-5)
     metric = metrics_of("labels", "class", 3)["average_precision"]()
-    count(metric, "labels", *map(torch.from_numpy, answers.swapaxes(0, 1).copy()))
+    update_metric(metric, "labels", *map(torch.from_numpy, answers.swapaxes(0, 1).copy()))
     assert metric.compute().item() == pytest.approx(2 / 3 * others, abs=1e-5)

@@ -24,7 +24,7 @@ from train.data.images import Transformed
 from train.data.module import ImageData
 from train.loss import LOSSES, LossConfig
 from train.measures import average_precision, r2
-from train.metrics import count, metrics_of, plain_losses
+from train.metrics import metrics_of, plain_losses, update_metric
 from train.publish import main as publish
 from train.sweep import accuracy_table, evaluation_commands
 from train.sweeps.file import read_sweep
@@ -102,7 +102,7 @@ def test_batches_of_labels_are_counted_on_one_scale(batches):
     targets = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0])[:, None]
     logits = [torch.tensor(batch)[:, None] for batch in batches]
     for part, of_part in zip(logits, targets.split([len(batch) for batch in batches]), strict=True):
-        count(metric, "labels", part, of_part)
+        update_metric(metric, "labels", part, of_part)
     of_all = average_precision(torch.stack([torch.cat(logits), targets], 1).numpy())
     assert float(metric.compute()) == pytest.approx(of_all, rel=1e-5)
 
@@ -112,7 +112,7 @@ def test_a_last_batch_of_one_image_is_counted(numbers):
     """It has no r2 of its own."""
     metric, (outputs, targets) = metrics_of("numbers", "class", numbers)["r2"](), torch.randn(2, 5, numbers)
     for part in (slice(0, 4), slice(4, 5)):
-        count(metric, "numbers", outputs[part], targets[part])
+        update_metric(metric, "numbers", outputs[part], targets[part])
     of_all = r2(torch.stack([outputs, targets], 1).numpy())
     assert float(metric.compute()) == pytest.approx(of_all, rel=1e-4)
 
@@ -123,7 +123,7 @@ def test_r2_of_one_image_is_that_of_evaluations(numbers):
     targets = torch.randn(1, numbers)
     for outputs in (targets, targets + torch.eye(numbers)[:1]):
         metric = metrics_of("numbers", "class", numbers)["r2"]()
-        count(metric, "numbers", outputs, targets)
+        update_metric(metric, "numbers", outputs, targets)
         assert float(metric.compute()) == r2(torch.stack([outputs, targets], 1).numpy())
 
 
@@ -146,7 +146,7 @@ def test_r2_of_numbers_far_from_zero(numbers):
     for _ in range(2):  # a second validation begins anew
         metric.reset()
         for parts in zip(outputs.split(64), targets.split(64), strict=True):
-            count(metric, "numbers", *parts)
+            update_metric(metric, "numbers", *parts)
         assert float(metric.compute()) == pytest.approx(r2(torch.stack([outputs, targets], 1).numpy()), abs=1e-6)
 
 
