@@ -110,7 +110,7 @@ def test_sweeps_of_experiments(path, monkeypatch):
     plan = read_sweep(path)
     expected = {"riemannformer": 36, "decay": 50, "arrow": 120, "cifar10": 24, "mnist": 9, "imagenette": 21}
     expected |= {"demo": 3, "ablation": 81, "encodings": 39, "stability": 60, "ray": 35, "after-map": 18, "offset": 12}
-    expected |= {"renderings": 46, "25-epochs": 60, "pathfinder": 6, "wide-heads": 1, "positions": 4, "longer": 5}
+    expected |= {"renderings": 46, "25-epochs": 63, "pathfinder": 6, "wide-heads": 1, "positions": 4, "longer": 5}
     expected |= {"candidates": 18, "cells-decay": 3}
     assert len(plan.runs) == expected[path.parent.name]
     assert f"python -m train.sweep {path.relative_to(REPOSITORY)}" in path.read_text()
