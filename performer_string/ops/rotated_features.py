@@ -59,7 +59,7 @@ def rotated_feature_attention(
     check_attention(q, k, v, key_mask, key_bias)
     check_feature_map(phi, q)
     if rotation is not None:
-        rotation.check(q.new_empty((), device="meta").expand(*q.shape[:-1], phi.num_features))
+        rotation.check(q.new_empty(()).expand(*q.shape[:-1], phi.num_features))
     layout = TokenLayout(mask=key_mask, lengths=packed_lengths(cu_seqlens, q, k))
     return attend_rotated_features(q, k, v, phi, AttentionContext(rotation, None, layout, key_bias))
 

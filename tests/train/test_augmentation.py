@@ -161,7 +161,7 @@ def test_videos_are_mixed_as_images_are(name, monkeypatch):
     module = ImageClassifier(ViTConfig(**video), OptimConfig(**{name: 1.0}))
     given, mixed = torch.rand(3, 1, 1, 24, 24).expand(3, 1, 4, 24, 24), []
     monkeypatch.setattr(module, "log", lambda *args, **kwargs: None)
-    monkeypatch.setattr(module, "compare", lambda x, positions: mixed.append(x) or (torch.zeros(3, 4), {}))
+    monkeypatch.setattr(module, "forward_with_teacher", lambda x, positions: mixed.append(x) or (torch.zeros(3, 4), {}))
     module.training_step((given, torch.tensor([0, 1, 2])), 0)
     assert mixed[0].shape == given.shape
     assert not torch.equal(mixed[0], given)
