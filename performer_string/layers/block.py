@@ -52,6 +52,25 @@ class DropPath(nn.Module):
         return x * (keep / (1 - self.rate))
 
 
+class LayerScale(nn.Module):
+    """A learned factor for each channel of a residual branch.
+
+    Args:
+        width: width D of the tokens.
+        value: value at which all factors start, such as 1e-4.
+
+    Source: arXiv:2103.17239 (CaiT), section 2.
+    """
+
+    def __init__(self, width: int, value: float):
+        super().__init__()
+        self.factors = nn.Parameter(torch.full((width,), value))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of a branch times the factors: [B, N, D] -> [B, N, D]."""
+        return x * self.factors
+
+
 def mlp_width(width: int, ratio: float) -> int:
     """Return the hidden width of an MLP, rounded down. The ratio of two whole widths gives the first of them exactly.
 
@@ -83,7 +102,7 @@ class MLP(nn.Sequential):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)). Tokens [B, N, D].
+    """x + attention(norm(x)), then x + mlp(norm(x)), each branch with its LayerScale. Tokens [B, N, D].
 
     Args:
         attention: attention layer.
@@ -92,6 +111,7 @@ class Block(nn.Module):
         drop_path: rate of stochastic depth.
         norm_eps: epsilon of the layer norms.
         dropout: dropout rate within and after the MLP, and after attention.
+        layer_scale: value at which the learned factors of both branches start; None for no factors.
 
     Raises:
         TypeError: an attention that is no module.
@@ -106,6 +126,7 @@ class Block(nn.Module):
         drop_path: float = 0.0,
         norm_eps: float = 1e-5,
         dropout: float = 0.0,
+        layer_scale: float | None = None,
     ):
         super().__init__()
         check_kind("attention", attention, nn.Module, "SelfAttention(...)")
@@ -113,13 +134,16 @@ class Block(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(width, norm_eps), nn.LayerNorm(width, norm_eps)
         self.attention = attention
         self.mlp = MLP(width, hidden, dropout)
+        self.scale1, self.scale2 = (
+            nn.Identity() if layer_scale is None else LayerScale(width, layer_scale) for _ in range(2)
+        )
         self.drop_path = DropPath(drop_path)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
 
     def forward(self, x: Tensor, rotation: Rotation | None = None, layout: TokenLayout = EVERY_TOKEN) -> Tensor:
-        attended = self.dropout(self.attention(self.norm1(x), rotation, layout))
+        attended = self.scale1(self.dropout(self.attention(self.norm1(x), rotation, layout)))
         x = x + self.drop_path(attended, layout)
-        return x + self.drop_path(self.mlp(self.norm2(x)), layout)
+        return x + self.drop_path(self.scale2(self.mlp(self.norm2(x))), layout)
 
 
 def recomputable(block: Block) -> Callable[..., Tensor]:

@@ -19,7 +19,7 @@ from performer_string.utils.registry import nearest
 MODELS = {f"performer_string_{variant}_patch16_224": variant for variant in VARIANTS}
 
 # timm's names of arguments, and those of ViTConfig.
-TIMM = ("img_size", "in_chans", "embed_dim", "drop_path_rate", "global_pool", "reg_tokens")
+TIMM = ("img_size", "in_chans", "embed_dim", "drop_path_rate", "global_pool", "reg_tokens", "init_values")
 NAMES = {name: FIELD_OF[name] for name in TIMM}
 
 default_cfgs = generate_default_cfgs(
@@ -48,7 +48,7 @@ def build_config(variant: str, **arguments: Any) -> ViTConfig:
     Args:
         variant: name of a size: `micro`, `tiny`, `small`, `base` or `large`.
         arguments: fields of `ViTConfig`, or timm's names of them (`img_size`, `in_chans`, `embed_dim`,
-            `drop_path_rate`, `global_pool`, `reg_tokens`).
+            `drop_path_rate`, `global_pool`, `reg_tokens`, `init_values`).
 
     Raises:
         ValueError: an unknown argument, with the nearest known one; two names of one field.

@@ -28,6 +28,7 @@ FIELD_OF = {
     **dict.fromkeys(("global_pool", "pooling", "pool_type"), "pool"),
     **dict.fromkeys(("reg_tokens", "num_registers", "num_register_tokens"), "registers"),
     **dict.fromkeys(("layer_norm_eps", "eps"), "norm_eps"),
+    **dict.fromkeys(("init_values", "layerscale_value", "ls_init_value"), "layer_scale"),
     **dict.fromkeys(("pos_embed", "position_encoding", "pos_encoding", "position_embedding"), "encoding"),
     **dict.fromkeys(("attn", "attention_type", "attn_type", "attn_layer"), "attention"),
     "bias": "qkv_bias",

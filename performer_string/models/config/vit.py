@@ -52,6 +52,8 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
         depth: number of blocks.
         num_heads: number H of heads.
         mlp_ratio: ratio of the MLP's hidden width to D.
+        layer_scale: value at which learned factors of each block's branches start (LayerScale, arXiv:2103.17239), such
+            as 1e-4; None for no factors.
         pool: pooling: `mean` over the patches, a `cls` token, or `attention` over the patches with learned queries.
             `map` is a whole layer with one learned query, as in SigLIP.
         registers: number of register tokens (arXiv:2309.16588).
@@ -73,6 +75,7 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
     depth: int | None = None
     num_heads: int | None = None
     mlp_ratio: float = 4.0
+    layer_scale: float | None = None
     pool: Pool = "mean"
     registers: int = 0
     head: Head = "class"
@@ -138,6 +141,8 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
         for name in ("registers", "num_classes"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}.")
+        if self.layer_scale is not None:
+            check_positive("layer_scale", self.layer_scale)
         choose("pooling", self.pool, Pool)
         choose("head", self.head, Head)
         if self.head == "dense" and self.pool in ("attention", "map"):

@@ -167,4 +167,4 @@ def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix
         values=values,
     )
     drop_path = c.drop_path * (layer / (depth - 1) if depth > 1 else 1.0)
-    return Block(attention, width, c.mlp_ratio, drop_path, c.norm_eps, c.dropout)
+    return Block(attention, width, c.mlp_ratio, drop_path, c.norm_eps, c.dropout, c.layer_scale)
