@@ -18,8 +18,8 @@ class OptimConfig:
     """Settings of a training run.
 
     Attributes:
-        optimizer: name of the optimiser in `OPTIMIZERS`: `adamw`, or one of your own. It is looked up when a training
-            begins, so that a trained model loads without your module.
+        optimizer: name of the optimiser in `OPTIMIZERS`: `adamw`, `lamb`, or one of your own. It is looked up when a
+            training begins, so that a trained model loads without your module.
         lr: peak learning rate, of AdamW typically 1e-4 to a few 1e-3.
         weight_decay: weight decay of linear layers; norms, biases, embeddings and generators have none.
         decay_all: whether these have weight decay too, as in `torch.optim.AdamW` with a single list of parameters.
@@ -87,9 +87,17 @@ class OptimConfig:
         check_range(self, "randomized_positions_min", least=1, below=self.randomized_positions)
 
 
+def lamb(groups: list[dict[str, Any]], config: OptimConfig) -> Optimizer:
+    """Return LAMB (arXiv:1904.00962) of timm, for large batches."""
+    from timm.optim import Lamb  # here, since it takes a second to import
+
+    return Lamb(groups, lr=config.lr, betas=config.betas)
+
+
 # Functions of parameter groups, with the weight decay of each and the rates of some, and of the settings.
 OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], OptimConfig], Optimizer]] = {
-    "adamw": lambda groups, config: AdamW(groups, lr=config.lr, betas=config.betas)
+    "adamw": lambda groups, config: AdamW(groups, lr=config.lr, betas=config.betas),
+    "lamb": lamb,
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from eval.evaluations import EVALUATIONS
 from performer_string import ATTENTIONS, ENCODINGS, FEATURE_MAPS, LOCALITIES, VALUE_MAPS
 from tests.helpers.pages import REPOSITORY, blocks
-from train.data.images import AUGMENTATIONS
+from train.data.augmentations import AUGMENTATIONS
 from train.data.sources import SOURCES
 from train.loss import LOSSES
 from train.optim import OPTIMIZERS

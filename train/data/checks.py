@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from performer_string.images.reading import check_background
 from performer_string.utils.registry import lookup
+from train.data.augmentations import AUGMENTATIONS
 from train.data.generated import GeneratedTask
 from train.data.memory import BATCHED
 from train.data.sizes import Views
@@ -53,6 +54,12 @@ def check_channels(data: ImageData) -> None:
 
 def check_augmentations(data: ImageData) -> None:
     """Raise a ValueError for augmentations that do not apply to the images, or have invalid options."""
+    for name in data.augment:
+        lookup("augmentation", name, AUGMENTATIONS)
+    check_range(data, "repeats", least=1)
+    if data.repeats > 1 and (data.task is not None or data.in_memory):
+        given = "in_memory" if data.in_memory else f"the images of {data.source}, which are drawn anew"
+        raise ValueError(f"repeats {data.repeats} is for stored images that are augmented one by one, not {given}.")
     if data.task is not None:
         check_symmetries(data, data.task)
     if data.task is None:

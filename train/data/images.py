@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from performer_string.images.reading import why_unreadable
 from performer_string.images.resize import ResizeAndCrop
+from train.data.augmentations import AUGMENTATIONS
 from train.data.conversion import ToPixels
 from train.data.sizes import ONE, Views
 from train.data.videos import Crops, Frames, time_behind_channels
@@ -21,46 +21,6 @@ from train.utils.output import printable
 
 if TYPE_CHECKING:
     from train.data.module import ImageData
-
-
-def padding_of(size: Sequence[int]) -> int:
-    """Return the padding of `pad-crop` in pixels, for images of a size whose last axes are height and width."""
-    return max(1, size[-2] // 8)
-
-
-class QuarterTurn(v2.Transform):
-    """Rotate a square image by a random multiple of 90 degrees."""
-
-    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        return {"turns": int(torch.randint(4, ()))}
-
-    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        turned = torch.rot90(inpt, params["turns"], (-2, -1))
-        return tv_tensors.wrap(turned, like=inpt) if isinstance(inpt, tv_tensors.TVTensor) else turned
-
-
-class EightBitRandAugment(v2.RandAugment):
-    """RandAugment of images of 8 bits and one or three channels, whose colours its operations change.
-
-    Raises:
-        ValueError: other images.
-    """
-
-    def forward(self, *inputs: Any) -> Any:
-        if inputs[0].dtype != torch.uint8 or inputs[0].shape[-3] not in (1, 3):
-            raise ValueError("rand-augment changes colours of 8 bits in one or three channels: leave it out of augment")
-        return super().forward(*inputs)
-
-
-AUGMENTATIONS: dict[str, Callable[[ImageData], v2.Transform]] = {
-    "crop": lambda data: v2.RandomCrop(data.size[-2:]),
-    "pad-crop": lambda data: v2.RandomCrop(data.size[-2:], padding=padding_of(data.size)),
-    "resized-crop": lambda data: v2.RandomResizedCrop(data.size[-2:], scale=(data.crop_scale, 1.0), antialias=True),
-    "flip": lambda data: v2.RandomHorizontalFlip(),
-    "rotate-90": lambda data: QuarterTurn(),
-    "rand-augment": lambda data: EightBitRandAugment(*data.rand_augment),
-    "erase": lambda data: v2.RandomErasing(p=0.25),
-}
 
 
 def image_transform(options: ImageData, size: Sequence[int], training: bool = False, views: Views = ONE) -> v2.Compose:

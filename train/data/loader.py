@@ -23,7 +23,8 @@ class EpochSampler(Sampler[list[Key]]):
     """Batch sampler of (epoch, index) keys for one rank; the order of an epoch depends only on (seed, epoch).
 
     The ranks split each global batch of `batch_size * world` images. The last, incomplete batch is dropped, so that
-    all ranks take the same number of steps.
+    all ranks take the same number of steps. With `repeats` an epoch has as many steps as without, of fewer images: each
+    comes that many times in a row, with keys of other epochs, so that its augmentations differ.
 
     Attributes:
         fixed: whether every epoch has the order of the first one, for Lightning's `overfit_batches`.
@@ -31,7 +32,9 @@ class EpochSampler(Sampler[list[Key]]):
 
     fixed = False
 
-    def __init__(self, size: int, batch_size: int, seed: int, shuffle: bool, rank: int = 0, world: int = 1):
+    def __init__(
+        self, size: int, batch_size: int, seed: int, shuffle: bool, rank: int = 0, world: int = 1, repeats: int = 1
+    ):
         if size < batch_size * world:
             fits = size // world
             raise ValueError(
@@ -39,7 +42,7 @@ class EpochSampler(Sampler[list[Key]]):
                 + (f"Set --data.batch_size {fits} or smaller." if fits else "Give more images, or use one process.")
             )
         self.size, self.batch_size, self.seed, self.shuffle = size, batch_size, seed, shuffle
-        self.rank, self.world = rank, world
+        self.rank, self.world, self.repeats = rank, world, repeats
         self.step = batch_size * world  # in images
         self.epoch, self.start = 0, 0  # `start`: number of batches of this epoch before a resume
 
@@ -61,8 +64,9 @@ class EpochSampler(Sampler[list[Key]]):
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", epoch))
         order = torch.randperm(self.size, generator=generator) if self.shuffle else torch.arange(self.size)
         for batch in range(start, len(self)):
-            indices = order[batch * self.step : (batch + 1) * self.step][self.rank :: self.world]
-            yield [(epoch, int(index)) for index in indices]
+            places = range(batch * self.step + self.rank, (batch + 1) * self.step, self.world)
+            copies = [divmod(place, self.repeats) for place in places]
+            yield [(epoch * self.repeats + copy, int(order[image])) for image, copy in copies]
 
 
 class KeyedDataset(Dataset[tuple[Tensor, int]]):

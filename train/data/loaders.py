@@ -30,6 +30,7 @@ class Loaders(L.LightningDataModule):
     in_memory: bool
     watch_test: bool
     augment: list[str]
+    repeats: int
     size: list[int]
     resolutions: list[int | str]
     seed: int
@@ -67,7 +68,8 @@ class Loaders(L.LightningDataModule):
             images = AugmentedInMemory(self._read(images, "training images"), self.augment, self.seed)
         else:
             images = KeyedDataset(images, self.seed, stream)
-        sampler = EpochSampler(len(images), self.batch_size, self.seed, not stream, *self._rank())
+        order = self.batch_size, self.seed, not stream
+        sampler = EpochSampler(len(images), *order, *self._rank(), self.repeats)
         sampler.fixed = bool(self.trainer is not None and self.trainer.overfit_batches)  # type: ignore[attr-defined]
         self._loader = ResumableLoader(images, sampler, **self._options(images))
         if self._resume is not None:

@@ -12,8 +12,9 @@ from torchvision.transforms import v2
 from torchvision.tv_tensors import Mask
 
 from performer_string.images.resize import ResizeAndCrop
+from train.data.augmentations import AUGMENTATIONS
 from train.data.conversion import ToPixels
-from train.data.images import AUGMENTATIONS, Transformed
+from train.data.images import Transformed
 from train.data.sizes import ONE, Views
 from train.data.unlabelled import IGNORED, VOID
 

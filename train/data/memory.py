@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from performer_string.images.preprocessing import as_floats
 from performer_string.utils.seeds import derive_seed
+from train.data.augmentations import padding_of
 from train.data.conversion import stacked
-from train.data.images import padding_of
 from train.data.loader import Key, ignore_stop_signals
 from train.utils.progress import progress
 

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from performer_string.images.normalisation import BACKGROUND
 from performer_string.images.preprocessing import Preprocessing
-from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask
 from train.data.cells import CellsTask
 from train.data.checks import check_options, check_source, check_views
 from train.data.generated import GeneratedDataset, GeneratedTask, size_of
 from train.data.held_out import drawn_by
-from train.data.images import AUGMENTATIONS, Transformed, image_transform
+from train.data.images import Transformed, image_transform
 from train.data.loaders import Examples, Loaders
 from train.data.marked_contours import MarkedContoursTask
 from train.data.masked_images import MaskedImages, mask_transform
@@ -54,8 +53,10 @@ class ImageData(Loaders):
             train and test (root/CLASS/IMAGE); 0 for one that is.
         resolutions: further sizes for each validation, like 168 or 96x128 (height x width).
         watch_test: log test/accuracy at each validation, in metrics.csv; it is never used to choose a checkpoint.
-        augment: augmentations in their order, any of pad-crop, resized-crop, flip, rotate-90, rand-augment, erase; for
-            `masks` crop, resized-crop, flip, rotate-90; for Pathfinder flip and rotate-90, `in_memory` only.
+        augment: augmentations by name, in their order (`train/data/augmentations.py`). For `masks` there are crop,
+            resized-crop, flip and rotate-90, for Pathfinder flip and rotate-90, `in_memory` only.
+        repeats: number of times that an image comes in an epoch, each time augmented anew (arXiv:1901.09335; 3 in
+            DeiT). An epoch has as many steps as with 1, and so fewer images.
         crop_scale: least area of a resized-crop, as a share of the image; the largest is the image.
         rand_augment: number and strength of the operations of rand-augment (arXiv:1909.13719); 27 of 30 is timm's m9.
         frame_stride: stride between frames of a video file; 0 for frames spread over its whole length.
@@ -91,6 +92,7 @@ class ImageData(Loaders):
     resolutions: list[int | str] = field(default_factory=list)
     watch_test: bool = False
     augment: list[str] = field(default_factory=list)
+    repeats: int = 1
     crop_scale: float = 0.35
     rand_augment: list[int] = field(default_factory=lambda: [2, 9])
     frame_stride: int = 0
@@ -115,8 +117,6 @@ class ImageData(Loaders):
         self.root = str(self.root)
         check_types(self)
         check_source(self.source)
-        for name in self.augment:
-            lookup("augmentation", name, AUGMENTATIONS)
         self.task: GeneratedTask | None = getattr(self, self.source) if self.source in TASKS else None
         check_options(self)
         self.in_channels, self.num_classes, mean, std = numbers_of(self.source, self.task, self.grey, self.channels)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.helpers.videos import write_video
-from train.data.images import AUGMENTATIONS
+from train.data.augmentations import AUGMENTATIONS
 from train.data.loader import KeyedDataset
 from train.data.module import ImageData
 from train.runs.environment import ROOT

@@ -20,8 +20,8 @@ from performer_string.utils import log
 from tests.helpers.deep_images import write_folder
 from train import cli
 from train.data import module
+from train.data.augmentations import AUGMENTATIONS
 from train.data.image_checks import broken_images
-from train.data.images import AUGMENTATIONS
 from train.data.memory import AugmentedInMemory, ImagesInMemory
 from train.data.module import ImageData
 from train.data.sources import SOURCES
@@ -90,8 +90,8 @@ def test_images_in_memory_are_the_same(data):
 def test_augmentations(data, name):
     data.augment = [name]
     images = data.train_dataset()
-    if name == "rand-augment":
-        with pytest.raises(ValueError, match="rand-augment changes colours of 8 bits in one or three channels"):
+    if name in ("rand-augment", "three-augment"):
+        with pytest.raises(ValueError, match=f"{name} changes colours of 8 bits in one or three channels"):
             images[0]
         return
     plain = data.held_out("train", (8, 8))

@@ -34,8 +34,8 @@ class Numbers(Dataset):
         return torch.tensor(index), float(torch.rand(()))
 
 
-def loader(size=23, batch_size=4, workers=0, rank=0, world=1, shuffle=True, stream=False) -> ResumableLoader:
-    sampler = EpochSampler(size, batch_size, 5, shuffle, rank, world)
+def loader(size=23, batch_size=4, workers=0, rank=0, world=1, shuffle=True, stream=False, repeats=1) -> ResumableLoader:
+    sampler = EpochSampler(size, batch_size, 5, shuffle, rank, world, repeats)
     return ResumableLoader(KeyedDataset(Numbers(size), 5, stream), sampler, num_workers=workers)
 
 
@@ -43,10 +43,11 @@ def batches(load: ResumableLoader) -> list[tuple[list[int], list[float]]]:
     return [(x.tolist(), y.tolist()) for x, y in load]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("workers", "repeats"), [(0, 1), (2, 1), (0, 3)])
 @pytest.mark.parametrize("done", [0, 2, 5])
-def test_restored_loader_continues(workers, done):
-    whole, cut, back = loader(), loader(workers=workers), loader(workers=workers)
+def test_restored_loader_continues(workers, repeats, done):
+    whole = loader(repeats=repeats)
+    cut, back = (loader(workers=workers, repeats=repeats) for _ in range(2))
     expected = []
     for epoch in range(3):
         whole.order.set_epoch(epoch)
@@ -88,6 +89,26 @@ def test_ranks_share_out_each_global_batch():
     for (x, y), (a, p), (b, q) in zip(whole, *parts, strict=True):
         assert sorted(x) == sorted(a + b)
         assert sorted(y) == sorted(p + q)  # augmentations do not depend on the rank either
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_repeats_come_with_augmentations_of_their_own_and_are_shared_out(world):
+    """No two of them, in any epoch, on any process, have the same augmentations."""
+    augmented = []
+    for epoch in (0, 1):
+        parts = [loader(24, 4, rank=rank, world=world, repeats=3) for rank in range(world)]
+        for part in parts:
+            part.order.set_epoch(epoch)
+        each = [[pair for x, y in batches(part) for pair in zip(x, y, strict=True)] for part in parts]
+        together = [pair for part in each for pair in part]
+        assert len(together) == 24
+        images = [image for image, _ in together]
+        assert sorted(images) == sorted(3 * list(set(images)))
+        assert len(set(images)) == 8
+        if world == 3:  # each process has one of the three
+            assert all(len({image for image, _ in part}) == 8 for part in each)
+        augmented += [y for _, y in together]
+    assert len(set(augmented)) == 48
 
 
 def test_every_image_is_evaluated_once_whatever_the_number_of_processes(monkeypatch):

@@ -12,8 +12,8 @@ from torchvision.datasets import MNIST
 from torchvision.models import MobileNet_V3_Small_Weights
 
 from train.data.arrow import ArrowTask
+from train.data.augmentations import AUGMENTATIONS
 from train.data.generated import GeneratedDataset
-from train.data.images import AUGMENTATIONS
 from train.data.module import ImageData
 from train.data.pathfinder import PathfinderTask
 from train.data.sources import SOURCES
@@ -184,8 +184,34 @@ def test_augmentations_match_names():
     cropped = {tuple(AUGMENTATIONS["pad-crop"](options)(image + 1).flatten().tolist()) for _ in range(300)}
     assert cropped == places
     assert AUGMENTATIONS["resized-crop"](options).scale == (0.5, 1.0)
-    drawn = AUGMENTATIONS["rand-augment"](options)
+    (drawn,) = AUGMENTATIONS["rand-augment"](options).transforms
     assert (drawn.num_ops, drawn.magnitude) == (3, 14)
+
+
+def test_three_augment_is_grey_solarised_or_blurred():
+    """Each in about a third of the images; the colours that follow vary."""
+    one, jitter = AUGMENTATIONS["three-augment"](ImageData("cifar10", size=[8, 8])).transforms
+    image = torch.randint(256, (3, 8, 8), dtype=torch.uint8)
+    solarised = torch.where(image < 128, image, 255 - image)
+    counts = {"grey": 0, "solarised": 0, "blurred": 0}
+    for _ in range(150):
+        out = one(image)
+        assert (out.dtype, out.shape) == (image.dtype, image.shape)
+        grey = torch.equal(out[0], out[1]) and torch.equal(out[1], out[2])
+        kind = "grey" if grey else "solarised" if torch.equal(out, solarised) else "blurred"
+        counts[kind] += 1
+        if kind == "blurred":
+            assert out.float().diff(dim=-1).abs().mean() <= image.float().diff(dim=-1).abs().mean()
+    assert min(counts.values()) > 25
+    assert not torch.equal(jitter(image), image)
+
+
+@pytest.mark.parametrize("options", [{"source": "arrow"}, {"source": "cifar10", "in_memory": True}])
+def test_repeats_are_of_images_that_are_augmented_one_by_one(options):
+    with pytest.raises(ValueError, match="repeats 3 is for stored images"):
+        ImageData(**options, repeats=3)
+    with pytest.raises(ValueError, match="repeats"):
+        ImageData("cifar10", repeats=0)
 
 
 def test_constants_of_the_sources():
