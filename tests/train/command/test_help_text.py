@@ -24,6 +24,8 @@ def test_help_of_fit_is_readable(capsys, monkeypatch):
     assert "number of blocks" in output
     assert "known subclasses" not in output.partition("A ViT as Lightning module")[0]
     assert output.index("--model.vit.encoding NAME --model.vit.encoding_options") > output.index("--data.root ")
+    assert re.search(r"\n--data.augment +.*resized-crop, .*\n", output)
+    assert re.search(r"\n--model.optim.optimizer +adamw, .*\n", output)
     assert len(output.splitlines()) < 800
 
 
