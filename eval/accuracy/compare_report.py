@@ -160,9 +160,10 @@ def draw_curves(
         curves: values by step, for each seed of each model.
         styles: styles of the models, by name.
         measure: measure of the values.
-        images: number of images, for the lower end of an axis of errors.
+        images: number of test images, for the lower end of an axis of errors; validation images may be more.
     """
-    values = (value for runs in curves.values() for curve in runs for value in curve.values())
+    values = [value for runs in curves.values() for curve in runs for value in curve.values()]
+    images = max(images, round(100 / min((100 - value for value in values if value < 100), default=100)))
     points = [{measure.name: value, "low": value, "images": images} for value in values]
     scale = AccuracyScale(points)
     for model, runs in curves.items():

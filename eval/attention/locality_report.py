@@ -84,7 +84,7 @@ def plot(rows: Sequence[Row]) -> Figure:
         widen_hidden_lines(axis)
     time.set(title="time, folded inference", ylabel="milliseconds")
     memory.set(title="peak memory of tensors", ylabel="MiB")
-    handles = [Line2D([], [], label=without_seed(model), **style) for model, style in styles.items()]
+    handles = [Line2D([], [], label=model, **style) for model, style in styles.items()]
     handles.append(Line2D([], [], color=GREY, linestyle=":", label="equal weights"))
     if of_quantity(rows, "sigma"):
         handles.append(Line2D([], [], color=GREY, linestyle="none", marker="x", label="sigma, learned"))

@@ -2,8 +2,8 @@
 
 `python -m eval attention RUN IMAGE [RUN...]` draws the attention of one patch (`query`), that of the class token
 (`class`), or attention rollout (arXiv:2005.00928). Rows are layers. Colours are weights relative to equal weights of
-all tokens, on one scale for the whole figure. With `--normalise map` each map goes from its lowest weight, blue, to its
-highest, red, as in LieRE's Figures 10 and 11 (arXiv:2406.10322). `--example N` takes a test image of the training's
+all patches, on one scale for the whole figure. With `--normalise map` each map goes from its lowest weight, blue, to
+its highest, red, as in LieRE's Figures 10 and 11 (arXiv:2406.10322). `--example N` takes a test image of the training's
 data instead of an IMAGE.
 
 Columns: `model`, `resolution` (pixels), `kind` (query, class or rollout), `layer` and `head` (from 0; `mean` over all

@@ -22,6 +22,13 @@ VERDICTS = {
     "fails by design": "not 0, by design",
     "not known": "not known without generators",
 }
+# Label, colour and marker of each kind of expectation; a name with several, by the number of axes, has the first.
+KINDS = {
+    "fails by design": ("not zero, by design", VERMILLION, "X"),
+    "one draw": ("not zero in one draw", GREY, "D"),
+    "not known": ("not known", GREY, "s"),
+    "exact": ("zero but for rounding", BLUE, "o"),
+}
 
 
 def draw_counts(rows: Sequence[Row]) -> list[int]:
@@ -68,13 +75,14 @@ def plot(rows: Sequence[Row]) -> Figure:
 
 
 def draw_changes(axis: Axes, rows: Sequence[Row], names: Sequence[str], what: str) -> None:
-    """Draw the largest change for each name: a dot where it should be zero, a cross where it need not."""
-    by_design = {row["name"] for row in select(rows, expected="fails by design")}
-    kinds = {"zero but for rounding": (BLUE, "o"), "not zero, by design": (VERMILLION, "X")}
-    for kind, (colour, marker) in kinds.items():
-        heights = [i for i, name in enumerate(names) if (name in by_design) == (marker == "X")]
+    """Draw the largest change for each name: a dot where it should be zero, other markers where it need not."""
+    expected = {name: {row["expected"] for row in select(rows, name=name)} for name in names}
+    kind_of = {name: next(kind for kind in KINDS if kind in expected[name]) for name in names}
+    for kind, (label, colour, marker) in reversed(KINDS.items()):
+        heights = [i for i, name in enumerate(names) if kind_of[name] == kind]
         largest = [max(max(row["value"] for row in select(rows, name=names[i])), SMALLEST) for i in heights]
-        axis.plot(largest, heights, marker, color=colour, label=kind)
+        if heights:
+            axis.plot(largest, heights, marker, color=colour, label=label)
     axis.set(xscale="log", xlabel=f"largest change of {what}")
     if any(row["value"] < SMALLEST for row in rows):
         axis.set_xticks([SMALLEST, 1e-12, 1e-6, 1], ["0", "$10^{-12}$", "$10^{-6}$", "1"])

@@ -171,7 +171,8 @@ def draw_lines(
     handles = [Line2D([], [], **c, label=table.label(by_line, x)) for c, x in zip(colours, lines, strict=True)]
     handles += [Line2D([], [], color=GREY, linestyle=s, label=a) for s, a in zip(styles, attentions, strict=True) if a]
     legend_above(figure, handles=handles + key_of_published(shown))
-    note_below(figure, interval_note(table, shown))
+    if any(cell["low"] != "" for cell in shown):
+        note_below(figure, interval_note(table, shown))
     return figure
 
 

@@ -10,13 +10,14 @@ from matplotlib.figure import Figure
 
 from eval import checkpoints
 from eval.attention.locality import attention_radius
-from eval.attention.locality_report import draw_radii, summary
+from eval.attention.locality_report import draw_radii, plot, summary
 from eval.cli import main
 from performer_string import grid_positions
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.checkpoint import load_trained
 from train.data.module import ImageData
 from train.data.moving_arrow import MovingArrowTask
+from train.data.sizes import Size
 
 QUICK = ["--resolutions", "60", "84", "--images", "8", "--tokens", "16", "64", "--rounds", "5", "--probes", "2"]
 
@@ -95,6 +96,28 @@ def test_sigmas_of_each_axis_and_side_are_in_the_table():
     axis = Figure().subplots()
     draw_radii(axis, rows[:5], {"m": {"marker": "o", "color": "k"}})
     assert list(axis.lines[1].get_ydata()) == [2.0, 4.0]
+
+
+def test_seeds_of_one_model_are_told_apart_in_the_legend():
+    row = {
+        "resolution": Size.of(60),
+        "layer": "",
+        "tokens": 16,
+        "low": 40.0,
+        "high": 60.0,
+        "images": 9,
+        "split": "test",
+    }
+    parts = {"accuracy": ["accuracy in %"], "radius": ["uniform", "effective radius"]}
+    parts |= {"cost": ["milliseconds", "peak MiB"]}
+    rows = [
+        {**row, "part": part, "model": f"a-seed{seed}", "quantity": name, "value": 50.0, "layer": 0}
+        for seed in (0, 1)
+        for part, names in parts.items()
+        for name in names
+    ]
+    legends = [legend for part in plot(rows).subfigs for legend in part.legends]
+    assert [text.get_text() for text in legends[0].texts] == ["a-seed0", "a-seed1", "equal weights"]
 
 
 def test_measured_radius_is_that_of_weights_by_hand(tmp_path):

@@ -10,6 +10,7 @@ import torch
 
 from eval.cli import main
 from eval.encodings import translations
+from eval.encodings.invariance_report import plot
 from eval.encodings.one_axis import measure_one_axis
 from performer_string import ENCODINGS, FEATURE_MAPS, FeatureMap, ViT
 from performer_string.feature_maps.favor import PositiveFeatures
@@ -183,6 +184,15 @@ def test_invariance_of_an_anisotropic_feature_map(monkeypatch):
 @pytest.mark.parametrize(("change", "holds"), [(1e-8, False), (1e-12, True)])
 def test_exact_is_zero_up_to_rounding(change, holds):
     assert translations.make_row("scores", "rope", "move", change, "exact")["holds"] is holds
+
+
+def test_legend_says_what_is_expected():
+    """One draw of random features is not zero but for rounding, nor is an encoding whose generators are unknown."""
+    row = {"part": "models", "quantity": "logits", "value": 0.1, "holds": ""}
+    kinds = ("exact", "one draw", "not known")
+    figure = plot([{**row, "name": kind, "expected": kind} for kind in kinds])
+    heights = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].lines}
+    assert heights == {"zero but for rounding": [0], "not zero in one draw": [1], "not known": [2]}
 
 
 @pytest.mark.parametrize("broken", [0, 1])

@@ -40,6 +40,7 @@ def test_a_hidden_line_is_seen():
     table = TableFile(Path("mine.yaml"), "mine", "Mine", figure=figure, columns=columns, **parts)
     under, over = widths(table, records, [])
     assert under > 2 * over
+    assert draw_table(table, records, []).get_supxlabel() == ""  # no bars, and so no note on them
 
 
 def own_records() -> list[dict]:

@@ -136,6 +136,14 @@ def test_an_axis_is_not_of_nothing(value):
     assert low < value < high
 
 
+def test_an_error_of_a_validation_is_not_drawn_as_none():
+    """The validation images may be more than the test images, of which half of one is the lower end of the axis."""
+    _, axis = comparison_figure(compared({"a": "1:99.9 2:99.98", "b": "1:99.9 2:100"}, accuracy=100.0)).axes
+    values = [list(line.get_ydata()) for line in axis.lines]
+    assert values == [pytest.approx([0.1, 0.02]), pytest.approx([0.1, 0.01])]
+    assert axis.get_yticks()[0] == pytest.approx(0.01)
+
+
 def test_a_single_validation_is_no_curve():
     assert len(comparison_figure(compared({"a": "3:60", "b": "3:60"})).axes) == 1
     assert len(comparison_figure(compared({"a": "3:60", "b": "3:60 6:70"})).axes) == 2
