@@ -59,4 +59,5 @@ def read_log(run: Path) -> dict[str, Scalar]:
 
 def seconds_to(scalar: Scalar, target: float) -> float | None:
     """Return the training time in seconds until a scalar reached a target; None where it did not."""
-    return next((s for value, s in zip(scalar.values, scalar.seconds, strict=False) if value >= target), None)
+    reached = (round(value, 6) >= round(target, 6) for value in scalar.values)  # logged in float32: 0.95 as 0.94999999
+    return next((seconds for done, seconds in zip(reached, scalar.seconds, strict=False) if done), None)

@@ -69,7 +69,7 @@ def error_sheet(answers: Answers, count: int) -> Figure:
 def answer_rows(answers: Answers) -> Iterator[Row]:
     """Yield a row for each image: path or number, split, truth, answer, whether that is right, and probabilities."""
     for index, (truth, row) in enumerate(zip(answers.targets.tolist(), answers.probabilities, strict=True)):
-        values, order = row.topk(min(TOP, len(row)))
+        values, order = (each[:TOP] for each in row.sort(descending=True, stable=True))  # of equal ones the first
         cells: dict[str, Any] = {
             "image": answers.image_name(index),
             "split": answers.split,

@@ -25,13 +25,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from eval.evaluations import Evaluation, Shown
+from eval.names import names_of
 from eval.plotting.axes import legend_above, note_below
 from eval.plotting.style import line_styles, panels
 from eval.report import Row
 from eval.seeds import without_seed
 from eval.tables import with_units
 from eval.training_log import has_log, read_log
-from train.runs.folder import METRICS
+from train.runs.folder import CHECKPOINTS, LAST, METRICS
 from train.utils.progress import note, progress
 from train.utils.ranges import at_least
 
@@ -62,7 +63,8 @@ def first_step_below(steps: Sequence[int], losses: Sequence[float], threshold: f
 
 
 def with_logs(paths: Sequence[Path]) -> list[Path]:
-    """Return the folders of runs among paths, and report the skipped paths; a single path is never skipped."""
+    """Return the folders of runs among paths, each once, and report skipped paths; a single one is never skipped."""
+    paths = list({path.resolve(): path for path in paths}.values())  # each once
     runs = [path for path in paths if has_log(path)]
     skipped = [str(path) for path in paths if path not in runs and path.exists()]
     if runs and skipped:
@@ -74,7 +76,9 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     """Yield a row for each run."""
     if not options.run:
         raise ValueError("no run is named: python -m eval plateau RUN ..., with the folders of training runs.")
-    for run in progress(with_logs(options.run), desc="runs"):
+    runs = with_logs(options.run)
+    names = names_of([run / CHECKPOINTS / LAST for run in runs])
+    for run, name in progress(list(zip(runs, names, strict=True)), desc="runs"):
         logged = read_log(run)
         if LOSS not in logged:
             raise ValueError(f"{run} has logged no {LOSS}.")
@@ -82,7 +86,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         accuracies = [scalar.values[-1] for tag, scalar in logged.items() if tag.startswith("val/accuracy")]
         left = first_step_below(steps, losses, options.threshold, options.window)
         yield {
-            "run": run.absolute().name,  # a name for "." too
+            "run": name,
             "finished": (run / METRICS).is_file(),
             "steps": max(scalar.steps[-1] for tag, scalar in logged.items() if tag == LOSS or tag.startswith("val/"))
             + 1,

@@ -73,7 +73,8 @@ def correct_tests(table: TableFile, cells: Sequence[dict[str, Any]]) -> None:
     for cell in cells:
         spec = table.columns[cell["column"]]
         if is_p_value(spec) and cell["value"] != "":
-            options = tuple(sorted((name, str(value)) for name, value in spec.items() if name not in SHOWN))
+            named = {"test": "paired", "what": "p", **{name: v for name, v in spec.items() if name not in SHOWN}}
+            options = tuple(sorted((name, str(value)) for name, value in named.items()))
             key = cell["data"], cell["row"], cell["attention"], options
             families[spec.get("test", "paired")].setdefault(key, []).append(cell)
     for tests in families.values():

@@ -7,7 +7,7 @@ compared with its definition, and the evaluation stops at one whose error is too
 Columns: `level` (attention, layer or model), `method`, `tokens`, `ms` (median of the rounds), `tokens/s`, `to softmax`
 (time over that of softmax in the same round), `peak MiB`, `error to softmax` (relative, of the outputs), `of peak` (nan
 with a decay, and where features are not computed by one product), `time exponent` and `memory exponent` (b of N^b),
-`faster than softmax from` (tokens, empty for never).
+`faster than softmax from` (tokens, empty where softmax is faster at the most).
 """
 
 from __future__ import annotations
@@ -156,19 +156,15 @@ def affordable_methods(rows: Sequence[Row], methods: Sequence[str], tokens: int,
 
 
 def crossover(level: Level, rows: Sequence[Row], method: str, device: torch.device) -> int | None:
-    """Return the number of tokens from which a method is faster than softmax; None where it never is.
+    """Return the number of tokens from which on a method is faster than softmax; None where it is slower at the end.
 
     It is found by bisection between two measured lengths.
     """
-    ratios = sorted((row["tokens"], row["to softmax"]) for row in select(rows, method=method))
-    faster = [n for n, value in ratios if value < 1]
-    if not faster:
-        return None
-    high = faster[0]
-    slower = [n for n, value in ratios if value >= 1 and n < high]
-    if not slower:
-        return high
-    low = slower[-1]
+    ratios = {row["tokens"]: row["to softmax"] for row in select(rows, method=method)}
+    low = max((n for n, value in ratios.items() if value >= 1), default=0)
+    high = min((n for n, value in ratios.items() if value < 1 and n > low), default=0)
+    if not low or not high:
+        return high or None
     while high - low > max(16, low // 16):
         middle = (low + high) // 32 * 16
         if middle in (low, high):

@@ -26,6 +26,7 @@ from torch import nn
 
 from eval.argument_types import WithoutRepetitions
 from eval.evaluations import Evaluation
+from eval.plotting.contact_sheet import names_apart
 from eval.report import Row
 from eval.speed import reports
 from eval.speed.measure import add_rounds, median_ratio, million_parameters, seconds, time_in_turn
@@ -85,7 +86,8 @@ def performer_vit(config: ViTConfig) -> nn.Module | None:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each recipe."""
-    recipes = {Path(name).stem: read_recipe(name) for name in options.recipes}
+    names = dict(zip(options.recipes, names_apart(options.recipes), strict=True))
+    recipes = {name.removesuffix(Path(name).suffix): read_recipe(path) for path, name in names.items()}
     left = len(recipes)
     for name, (config, own_batch) in progress(recipes.items(), desc="recipes"):
         torch.manual_seed(0)

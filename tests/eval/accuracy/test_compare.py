@@ -112,9 +112,9 @@ def test_equal_models_are_said_to_be_equal():
 def test_what_training_recorded(tmp_path, capsys):
     paths = [str(save(tmp_path / f"m-seed{seed}", replace(CONFIG, seed=seed))) for seed in (0, 1)]
     other = str(save(tmp_path / "other", replace(CONFIG, depth=2)))
-    log_training(tmp_path / "m-seed0", [10, 30, 20], {60: 0.5, 120: 0.9})
+    log_training(tmp_path / "m-seed0", [10, 30, 20], {60: 0.5, 120: float(np.float32(0.9))})  # below 0.9
     log_training(tmp_path / "m-seed1", [20], {60: 0.5, 120: 0.6})
-    main(["compare", *paths, other, *FAST, "--target", "80", "--reference", "other", "--out", str(tmp_path)])
+    main(["compare", *paths, other, *FAST, "--target", "90", "--reference", "other", "--out", str(tmp_path)])
     rows = {row["model"]: row for row in read(tmp_path / "compare.csv")[1]}
     assert rows["m-seed0"]["training images/s"] == "20.0"
     assert rows["m-seed0"]["validations"] == "61:50 121:90"

@@ -71,6 +71,8 @@ def test_answers_to_every_image_of_many_classes():
     row = next(answer_rows(Answers("m", Size.of(6), "test", many, [], torch.tensor([3]), probabilities)))
     assert [row[f"class {rank}"] for rank in range(1, 6)] == ["100", "99", "98", "97", "96"]
     assert len(row) == 7 + 2 * 5
+    equal = Answers("m", Size.of(6), "test", many, [], torch.tensor([3]), torch.ones(1, 101) / 101)
+    assert next(answer_rows(equal))["answer"] == many[int(equal.predicted)]  # as the matrix has it
 
 
 def test_of_many_classes_the_worst_are_shown():

@@ -40,6 +40,14 @@ def test_plateau_of_runs(tmp_path, capsys):
     assert (tmp_path / "plateau.png").stat().st_size > 5000
 
 
+def test_runs_of_one_name_are_told_apart_and_each_is_counted_once(tmp_path, capsys):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    one, two = (log_run(tmp_path / folder / "run-seed0", [1.3, 0.1], {60: 1.0}) for folder in ("a", "b"))
+    main(["plateau", one, two, one, "--out", str(tmp_path)])
+    assert [row["run"] for row in read(tmp_path / "plateau.csv")[1]] == ["a/run-seed0", "b/run-seed0"]
+
+
 def test_unfinished_run_is_not_drawn(tmp_path):
     runs = [log_run(tmp_path / name, [1.3, 0.1, 0.1], {60: 1.0}) for name in ("done", "killed")]
     (tmp_path / "done" / "metrics.json").write_text("{}")

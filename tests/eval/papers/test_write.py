@@ -181,7 +181,7 @@ def test_tests_name_what_each_row_is_compared_to():
 def test_one_test_in_two_columns_counts_once_in_the_correction():
     columns = {
         "p": {"measure": "p-value"},
-        "p again": {"measure": "p-value", "scientific": True},
+        "p again": {"measure": "p-value", "test": "paired", "scientific": True},
         "p of 84": {"measure": "p-value", "size": 84, "digits": 3},
     }
     table = TableFile(Path("mine.yaml"), "mine", "Mine", columns=columns, rows={"a": RowSpec("A"), "b": RowSpec("B")})

@@ -156,6 +156,9 @@ def test_crossover_between_two_lengths(monkeypatch):
     assert 1000 < length.crossover(Fake(), found, "linear", CPU) <= 1070
     assert length.crossover(Fake(), found[:2], "linear", CPU) is None
     assert length.crossover(Fake(), found[2:], "linear", CPU) == 4096
+    once = [{"method": "linear", "tokens": 128, "to softmax": 0.9}, *found]  # faster at 128, and slower again above
+    assert 1000 < length.crossover(Fake(), once, "linear", CPU) <= 1070
+    assert length.crossover(Fake(), once[:3], "linear", CPU) is None
 
 
 def test_grid_nearest_to_a_square():

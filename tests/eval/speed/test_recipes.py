@@ -68,6 +68,16 @@ def test_models_beside_a_recipe_have_its_sizes(name, monkeypatch):
         assert plain.patch_embed.num_patches == own.train_grid[0] * own.train_grid[1]
 
 
+def test_files_of_one_name_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(recipes, "time_in_turn", timed)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.yaml").write_text(recipes.RECIPES["mnist"].read_text())
+    monkeypatch.chdir(tmp_path)
+    main(["recipes", "--recipes", "a/mine.yaml", "b/mine.yaml", "--batch-size", "1", "--out", "."])
+    assert [row["recipe"] for row in read(tmp_path / "recipes.csv")[1]] == ["a/mine", "b/mine"]
+
+
 def test_unknown_recipes_and_other_files(tmp_path, capsys):
     (tmp_path / "mine.yaml").write_text("data: {source: mnist}\n")
     for name, expected in (("mnits", "mnist"), (str(tmp_path / "mine.yaml"), "is no recipe")):
