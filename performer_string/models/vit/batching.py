@@ -38,7 +38,7 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
         ValueError: no images, images of several channels, types or devices, or ones that the patches do not divide.
             Also several sizes for a model with an absolute table and an encoding that have different positions.
     """
-    check_alike(images)
+    check_alike(images, len(vit.patch))
     grids = [vit.grid(*image.shape[1:]) for image in images]
     if vit.absolute is not None and not vit.table_shares_positions() and len(set(grids)) > 1:
         raise ValueError(

@@ -74,7 +74,7 @@ def drops_blank_patches(vit: ViT) -> bool:
 
 def packed_stem(vit: ViT, images: Sequence[Tensor]) -> tuple[Tensor, list[Rotation | None], TokenLayout]:
     """Return the inputs of the blocks: tokens [1, sum of P + N_i, D], the rotation of each layer, and their layout."""
-    check_alike(images)
+    check_alike(images, len(vit.patch))
     if not packs(vit):
         raise ValueError(
             "the value map lepe needs all patches of an image, and packed images have none of the blank ones that "

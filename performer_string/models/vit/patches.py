@@ -43,10 +43,17 @@ def check_list(images: object) -> None:
     raise TypeError(f"images must be a tensor, or a list of tensors, not {article} {kind}.{hint}")
 
 
-def check_alike(images: Sequence[Tensor]) -> None:
-    """Raise a ValueError unless images [channels, *sizes] are one or more, of the same channels, type and device."""
+def check_alike(images: Sequence[Tensor], axes: int) -> None:
+    """Raise a ValueError unless images [channels, *sizes] with this number of axes are one or more, of the same
+    channels, type and device."""
     if not len(images):
         raise ValueError("a batch must hold one image or more.")
+    batch = next((list(image.shape) for image in images if image.ndim == 2 + axes), None)
+    if batch is not None:
+        raise ValueError(
+            f"a list must hold single images [channels, *sizes], and {batch} is a batch: unpack it, as in [*large, "
+            f"*small] for crops of two sizes."
+        )
     kinds = {(image.ndim, *image.shape[:1], image.dtype, image.device): image for image in reversed(images)}
     if len(kinds) > 1:  # the first image of each kind, and not each of a large batch
         listed = "; ".join(f"{list(image.shape)} {image.dtype} {image.device}" for image in reversed(kinds.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from performer_string import packed_features
+from performer_string import batch_images, packed_features
 from performer_string.ops.layout import TokenLayout
 from tests.helpers.small_vit import large, vit
 
@@ -95,3 +95,8 @@ def test_what_cannot_be_packed():
         model([torch.randn(3, 8, 16).double()])
     with pytest.raises(ValueError, match="a list of images has the positions of its grids"):
         model([small], positions=torch.zeros(4, 2))
+    batches = [torch.randn(2, 2, 8, 16).double(), torch.randn(4, 2, 16, 8).double()]  # crops of two sizes
+    for of_list in (model, lambda images: batch_images(model, images), lambda images: model(images[:1])):
+        with pytest.raises(ValueError, match=r"\[2, 2, 8, 16\] is a batch: unpack it, as in \[\*large, \*small\]"):
+            of_list(batches)
+    assert model([*batches[0], *batches[1]]).shape == (6, model.config.num_classes)
