@@ -34,7 +34,8 @@ def check_attention(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, ke
     if not fit or q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
         raise ValueError(
             f"queries, keys and values must be [B, H, N, d], [B, H, M, d] and [B, H, M, e], not {list(q.shape)}, "
-            f"{list(k.shape)} and {list(v.shape)}; expand dimensions that samples or heads share."
+            f"{list(k.shape)} and {list(v.shape)}; expand dimensions that all samples or heads share, or "
+            f"k.repeat_interleave(n, dim=1) where n heads of queries share a head of keys."
         )
     if not q.device == k.device == v.device:
         raise ValueError(f"queries, keys and values are on several devices: {q.device}, {k.device} and {v.device}.")

@@ -56,6 +56,8 @@ def test_shapes_and_types(attend):
     for tensors in (*keys, *values, (q[0], k[0], v[0])):
         with pytest.raises(ValueError, match=r"must be \[B, H, N, d\], \[B, H, M, d\] and \[B, H, M, e\], not \["):
             attend(*tensors)
+    with pytest.raises(ValueError, match=r"share, or k.repeat_interleave\(n, dim=1\) where n heads of"):
+        attend(q, k[:, :1], v[:, :1])
     with pytest.raises(TypeError, match=r"must be floating-point, not torch.int64"):
         attend(q.long(), k, v)
     with pytest.raises(ValueError, match="on several devices: meta, cpu and cpu"):
