@@ -120,3 +120,24 @@ def test_a_dense_head_does_not_see_the_padding():
     gaps[0, 1] = False
     with pytest.raises(ValueError, match="padding at the end of the axes"):
         model(torch.randn(1, 2, 8, 16).double(), patch_mask=gaps)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"encoding": "circulant-string", "key_gate": True, "registers": 1},
+        {"encoding": "absolute", "positions": "interpolate", "pool": "cls"},
+        {"encoding": "rope-mixed", "values": "connection", "centred": True, "attention": "softmax"},
+    ],
+    ids=str,
+)
+def test_some_patches_side_by_side_are_those_of_a_masked_image(options):
+    """As an encoder of masked autoencoding takes them: a strip of the patches that are kept, with their positions."""
+    model = large(vit(**options))
+    images, kept = torch.randn(2, 2, 24, 40).double(), torch.tensor([[28, 3, 7], [0, 14, 2]])  # of 6 x 5 patches
+    patches = images.unfold(2, 4, 4).unfold(3, 8, 8).flatten(2, 3)  # [2, 2, 30, 4, 8]
+    strip = torch.stack([each[:, index] for each, index in zip(patches, kept, strict=True)]).transpose(2, 3).flatten(3)
+    mask = torch.zeros(2, 30, dtype=torch.bool).scatter(1, kept, True)
+    masked = model.forward_features(images, patch_mask=mask)[:, model.num_prefix :]
+    alone = model.forward_features(strip, positions=model.grid_positions((6, 5))[kept])[:, model.num_prefix :]
+    torch.testing.assert_close(alone, torch.stack([x[index] for x, index in zip(masked, kept, strict=True)]))
