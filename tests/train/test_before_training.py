@@ -122,6 +122,8 @@ def test_images_that_an_epoch_leaves_out_are_counted(photographs):
     left = "6 of 22 images are left out of each epoch, others each time: a smaller data.batch_size leaves out fewer"
     assert line(1, batch_size=16) == f"1 epoch of 1 batch of 16; {left}"
     assert line(1, batch_size=21).endswith("1 of 22 images is left out of each epoch, others each time")
+    repeated = "an epoch has 8 of 22 images, 3 times each"
+    assert line(1, batch_size=11, repeats=3) == f"1 epoch of 2 batches of 11; {repeated}"
     assert line(2.5, batch_size=11) == "2.5 epochs of 2 batches of 11"
 
 

@@ -208,7 +208,13 @@ def epochs_line(epochs: float, batches: int, data: ImageData, loader: Any, world
     text = f"{epochs:.3g} epoch{'' if epochs == 1 else 's'} of {batches} batch{'' if batches == 1 else 'es'}"
     text += f" of {data.batch_size}" if world == 1 else f" of {world} x {data.batch_size}"
     order = getattr(loader, "order", None)  # a subclass may have another loader
-    if data.task is not None or order is None or (left := order.size - batches * order.step * world) <= 0:
+    if data.task is not None or order is None:
+        return text
+    taken = batches * order.step * world
+    if data.repeats > 1:
+        images = math.ceil(taken / data.repeats)
+        return f"{text}; an epoch has {images} of {order.size} images, {data.repeats} times each"
+    if (left := order.size - taken) <= 0:
         return text
     others = ", others each time" if order.shuffle else ""
     others += ": a smaller data.batch_size leaves out fewer" if left > MANY_LEFT * order.size else ""
