@@ -40,7 +40,7 @@ def write_onnx(model: ViT, program: ExportedProgram, path: Path, details: Mappin
         with silent(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():  # it prints its progress
             converted = torch.onnx.export(program, dynamo=True, input_names=["images"], output_names=["logits"])
     except Exception as error:  # the converter raises many types
-        raise export_error(model, error, program, "ONNX") from error
+        raise export_error(model, error, "ONNX") from error
     assert converted is not None
     converted.model.metadata_props.update({name: json.dumps(value) for name, value in details.items()})
     converted.save(path)

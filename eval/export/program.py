@@ -1,4 +1,4 @@
-"""Trace a model as one graph for any batch and image size, and name the part that prevents it."""
+"""Trace a model as one graph for any batch and image size."""
 
 from __future__ import annotations
 
@@ -20,63 +20,22 @@ class ExportError(ValueError):
     """A model that cannot be exported."""
 
 
-def parts(model: ViT) -> dict[str, str]:
-    """Return the parts of a model: from the prefix of a module's path to the kind and name of the part.
-
-    `{}` stands for the index of a layer.
-    """
+def parts(model: ViT) -> str:
+    """Return the kinds and names of the parts of a model, in which an operation may be that cannot be exported."""
     c = model.config
-    found = {"encoding": f"encoding {c.encoding!r}"}
-    if c.values:
-        found["blocks.{}.attention.values"] = f"value map {c.values!r}"
-    if c.locality:
-        found["blocks.{}.attention.locality"] = f"distance decay {c.locality!r}"
-    for layer in range(len(model.blocks)):
-        kind = c.attention_of(layer)
-        features = "" if kind == "softmax" else f" with feature map {c.feature_map!r}"
-        found[f"blocks.{layer}.attention"] = f"{kind} attention{features}"
-    return found
+    kinds = {"encoding": c.encoding, "value map": c.values, "distance decay": c.locality}
+    found = [f"{kind} {name!r}" for kind, name in kinds.items() if name]
+    for kind in c.kinds_of_attention():
+        found.append(f"{kind} attention" + ("" if kind == "softmax" else f" with feature map {c.feature_map!r}"))
+    return ", ".join(found)
 
 
-def part_of(model: ViT, path: str) -> str:
-    """Return the kind and name of the part that a module belongs to; empty outside parts that a recipe chooses."""
-    for beginning, name in parts(model).items():
-        pattern = re.escape(beginning).replace(r"\{\}", r"\d+")
-        if re.match(rf"(?:L__self___)?{pattern}(\.|$)", path):
-            return name
-    return ""
-
-
-def parts_using(model: ViT, program: ExportedProgram | None, operation: str) -> str:
-    """Return the parts of a model that use an operation, or all parts where none is found.
-
-    Args:
-        model: the model.
-        program: graph of the model; None where there is none.
-        operation: name of the operation, such as `linalg_inv_ex`, also in a decomposed graph.
-    """
-    wanted = operation.removeprefix("linalg_")  # linalg_matrix_exp was matrix_exp, and linalg_inv_ex linalg_inv
-    nodes = () if program is None or not operation else program.graph.nodes
-    found: dict[str, None] = {}
-    for node in nodes:
-        name = str(node.target).removeprefix("aten.").partition(".")[0].removeprefix("linalg_")
-        if node.op == "call_function" and (name.startswith(wanted) or wanted.startswith(name)):
-            for path, _ in reversed(node.meta.get("nn_module_stack", {}).values()):
-                if part := part_of(model, path):
-                    found[part] = None
-                    break
-            else:  # the model calls its encoding without hooks, which tell where an operation is
-                found[parts(model)["encoding"]] = None
-    return ", ".join(found) or ", ".join(parts(model).values())
-
-
-def export_error(model: ViT, error: Exception, program: ExportedProgram | None, target: str) -> ExportError:
-    """Return the error for a model that cannot be exported, which names the part at fault.
+def export_error(model: ViT, error: Exception, target: str) -> ExportError:
+    """Return the error for a model that cannot be exported, which names its parts and the operation at fault.
 
     Args:
         model: the model.
         error: error of torch.
-        program: graph that could not be converted; None where tracing failed.
         target: name of the format that it could not be converted to.
     """
     chain: list[BaseException] = [error]
@@ -84,11 +43,9 @@ def export_error(model: ViT, error: Exception, program: ExportedProgram | None, 
         chain.append(cause)
     text = "\n".join(map(str, chain))
     names = re.findall(r"aten[.:]+_?(\w+)", text)
-    part = parts_using(model, program, names[-1] if names else "")
     reason = f"{target} has no operation {names[-1]}" if names and "No ONNX function" in text else first_line(chain[-1])
-    foldable = part.startswith("encoding") and not getattr(model.encoding, "is_folded", True)
-    hint = " With --fold no basis of the encoding is left to compute." if foldable else ""
-    return ExportError(f"{part} cannot be exported to {target}: {reason}.{hint}")
+    hint = "" if getattr(model.encoding, "is_folded", True) else " With --fold no basis of the encoding is computed."
+    return ExportError(f"a model with {parts(model)} cannot be exported to {target}: {reason}.{hint}")
 
 
 def first_line(error: BaseException) -> str:
@@ -123,7 +80,7 @@ def trace(model: ViT, sizes: Sequence[Size]) -> ExportedProgram:
         with torch.no_grad():
             program = torch.export.export(model, (images,), dynamic_shapes=dynamic_shapes(model, sizes))
     except Exception as error:  # torch raises many types
-        raise export_error(model, error, None, target) from error
+        raise export_error(model, error, target) from error
     check_sizes(model, program, sizes)
     return program
 
@@ -135,12 +92,9 @@ def check_sizes(model: ViT, program: ExportedProgram, sizes: Sequence[Size]) -> 
         try:
             outputs(function, torch.zeros(1, model.config.in_channels, *size))
         except (AssertionError, RuntimeError) as error:  # a failed guard
-            c = model.config
-            kinds = {"value map": c.values, "distance decay": c.locality}
-            part = next((f"{kind} {name!r}" for kind, name in kinds.items() if name), ", ".join(parts(model).values()))
             raise ExportError(
-                f"{part} has a graph for one size of images alone: export a file for each size, with one value of "
-                "--resolutions."
+                f"a model with {parts(model)} has a graph for one size of images alone: export a file for each size, "
+                f"with one value of --resolutions."
             ) from error
 
 

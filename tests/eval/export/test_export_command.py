@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from eval.cli import main
 from eval.export import command, formats
-from eval.export.program import ExportError, export_error, parts, parts_using, trace
+from eval.export.program import ExportError, export_error, trace
 from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, Preprocessing, ViT, ViTConfig, fold
 from performer_string.layers.values import VALUE_MAPS
 from tests.helpers.checkpoints import CONFIG, save
@@ -84,7 +84,7 @@ def test_narrow_queries_and_two_kinds_of_attention(tmp_path):
 def test_encodings_that_onnx_lacks_an_operation_for(name, tmp_path):
     built = model(encoding=name, attention="softmax")
     program = assert_exported(built, SIZES, tmp_path, ["torch"])
-    with pytest.raises(ExportError, match=f"^encoding '{name}' cannot be exported to ONNX: .* {NO_ONNX[name]}"):
+    with pytest.raises(ExportError, match=f"encoding '{name}', .* cannot be exported to ONNX: .* {NO_ONNX[name]}"):
         formats.write_onnx(built, program, tmp_path / "model.onnx", {})
     if name == "cayley-string":
         assert_exported(fold(built), SIZES, tmp_path, ["onnx"])
@@ -102,7 +102,7 @@ def test_distance_decays_of_any_size(name, tmp_path):
 @pytest.mark.slow
 def test_a_part_with_a_graph_for_each_size():
     built = model(values="lepe", positions="interpolate", locality="gaussian")
-    with pytest.raises(ExportError, match="value map 'lepe' has a graph for one size of images alone"):
+    with pytest.raises(ExportError, match=r"value map 'lepe', .* has a graph for one size of images alone"):
         trace(built, SIZES)
     trace(built, SIZES[:1])
 
@@ -146,7 +146,9 @@ def test_the_guide_uses_a_file_without_torch(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_command_line(tmp_path, capsys):
     run = save(tmp_path / "ants", replace(CONFIG, encoding="cayley-string")).parents[1]
-    assert "encoding 'cayley-string' cannot be exported to ONNX" in fails([run, "--format", "onnx"], capsys)
+    said = fails([run, "--format", "onnx"], capsys)
+    assert "encoding 'cayley-string', " in said
+    assert "cannot be exported to ONNX: ONNX has no operation linalg_inv_ex. With --fold" in said
     assert not (run / "results").exists() or not list((run / "results").iterdir())
     main(["export", str(run), "--format", "torch", "--resolutions", "60"])
     assert "for any batch of images of 60 pixels" in capsys.readouterr().out
@@ -192,35 +194,12 @@ def test_a_difference_is_seen():
         command.compare(built, lambda images: built(images) * torch.nan, SIZES)
 
 
-def test_parts_are_named():
+def test_parts_and_the_operation_at_fault_are_named():
     built = model(locality="gaussian", values="gating")
-    assert list(parts(built).values()) == [
-        "encoding 'circulant-string'",
-        "value map 'gating'",
-        "distance decay 'gaussian'",
-        "linear attention with feature map 'favor+'",
-    ]
-
-    class Node:
-        op, target = "call_function", "aten.fancy.default"
-
-        def __init__(self, path):
-            self.meta = {"nn_module_stack": {"a": ("", object), "b": (path, object)}}
-
-    class Program:
-        def __init__(self, *paths):
-            self.graph = type("Graph", (), {"nodes": [Node(path) for path in paths]})
-
-    for path, name in (
-        ("encoding", "encoding 'circulant-string'"),
-        ("blocks.0.attention.values", "value map 'gating'"),
-        ("blocks.3.attention.locality", "distance decay 'gaussian'"),
-        ("blocks.0.attention.backend.feature_map", "linear attention with feature map 'favor+'"),
-    ):
-        assert parts_using(built, Program(path), "fancy_ex") == name
     error = RuntimeError("no")
     error.__cause__ = ValueError("No ONNX function found for <OpOverload(op='aten.fancy_ex', overload='default')>")
-    said = str(export_error(built, error, Program("encoding"), "ONNX"))
-    assert said.startswith("encoding 'circulant-string' cannot be exported to ONNX: ONNX has no operation fancy_ex.")
+    said = str(export_error(built, error, "ONNX"))
+    assert said.startswith("a model with encoding 'circulant-string', value map 'gating', distance decay 'gaussian', ")
+    assert "linear attention with feature map 'favor+' cannot be exported to ONNX: ONNX has no operation fancy" in said
     assert "--fold" in said
-    assert "value map 'gating', distance decay" in str(export_error(built, RuntimeError("why\nnot"), None, "a graph"))
+    assert "RuntimeError: why." in str(export_error(built, RuntimeError("why\nnot"), "a graph"))
