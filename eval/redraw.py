@@ -123,15 +123,15 @@ def table_of(path: Path) -> TableFile | None:
     """Return the table of a paper that the first lines of a file name; None for the file of an evaluation.
 
     Raises:
+        FileNotFoundError: the YAML file of a user's table is not there.
         ValueError: an unknown table.
     """
-    header, _ = read_csv(path)
-    named = TABLE.search("\n".join(header))
+    named = TABLE.search("\n".join(read_csv(path)[0]))
     if named is None:
         return None
-    from eval.papers.write import described_table  # this imports torch, which other figures do without
+    from eval.papers.read import find_table  # this imports torch, which other figures do without
 
-    return described_table(shlex.split(named[1])[0], header)
+    return find_table(shlex.split(named[1])[0])
 
 
 def redraw_table(table: TableFile, options: argparse.Namespace) -> Figure | None:

@@ -86,7 +86,6 @@ def run(
     options: argparse.Namespace,
     arguments: Sequence[str],
     name: str = "",
-    head: Sequence[str] = (),
     title: str = "",
     below: Sequence[str] = (),
 ) -> int:
@@ -96,7 +95,6 @@ def run(
         options: parsed options.
         arguments: arguments of the command line, for the header of the CSV file.
         name: name of the files, for a table of a paper with its runs in a folder NAME; the evaluation's by default.
-        head: further lines of the header.
         title, below: title of the table, and further notes below it.
 
     Returns:
@@ -111,8 +109,7 @@ def run(
     if isinstance(evaluation, Command):
         return evaluation.run(options, output_folder(options)) or 0
     device = choose_device(getattr(options, "device", "cpu"))
-    header = [*environment(arguments, device), *head]
-    report = Report(output_folder(options), name or options.command, header, not name)
+    report = Report(output_folder(options), name or options.command, environment(arguments, device), not name)
     measuring = Measuring(evaluation.evaluate(options, device))
     try:
         rows = report.collect(measuring, evaluation.line)

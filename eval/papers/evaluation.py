@@ -10,7 +10,7 @@ from eval.evaluations import EVALUATIONS
 from eval.papers.group import Group, last_checkpoint
 from eval.papers.printed import heading
 from eval.papers.table import TableFile
-from eval.papers.write import header_words, image_options, lines_of, stem_of
+from eval.papers.write import header_words, image_options, stem_of
 from eval.report import command_line, is_of_command
 from eval.run import add_options, run
 from train.utils.imports import module_names
@@ -53,7 +53,5 @@ def run_evaluation(table: TableFile, groups: Sequence[Group], folder: Path, opti
     add_options(parser, EVALUATIONS[table.evaluation].load())
     title = heading(table, options.budget, options.split)
     below = [f"What differs: {table.differs}"] if table.differs else []
-    if status := run(
-        parser.parse_args(arguments), words, stem_of(options), lines_of(table, options.name), title, below
-    ):
+    if status := run(parser.parse_args(arguments), words, stem_of(options), title, below):
         raise SystemExit(status)

@@ -114,7 +114,7 @@ def html_cell(tag: str, text: str, kind: str) -> str:
 
 
 def missing(rows: Sequence[Mapping[str, str]], devices: Sequence[str]) -> str:
-    """Return the section of the tables and budgets that were not run, with reasons and commands."""
+    """Return the section of the tables and budgets that were not run, with times and commands."""
     if not rows:
         return ""
     timed = (

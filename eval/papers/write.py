@@ -1,13 +1,8 @@
-"""Measure a table, print it, and write its files: CSV of all cells, Markdown, LaTeX and the figure.
-
-The first lines of the CSV file have what is needed to draw the figure again. Tables of the project are found by their
-names. The file of a user's table may be anywhere, or no longer exist, so that it is described there.
-"""
+"""Measure a table, print it, and write its files: CSV of all cells, Markdown, LaTeX and the figure."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +14,6 @@ from eval.papers.cells import MEASURED, all_cells, correct_tests
 from eval.papers.group import Group
 from eval.papers.listing import note_on_stored
 from eval.papers.printed import blocks, heading, notes
-from eval.papers.read import build, find_table
 from eval.papers.results import Results
 from eval.papers.table import TableFile
 from eval.report import Report, Row, environment, write_csv
@@ -27,8 +21,6 @@ from eval.run import publish
 from train.data.sizes import Views
 from train.runs.history import read_history
 from train.runs.recorded import devices_in_turn
-
-PREFIX = "table: "  # of the line that describes a table of the user
 
 
 def measure_table(
@@ -83,7 +75,7 @@ def write_table(
     below = notes(table, options.budget, cells, command, head[1].removeprefix("device: "), options.split)
     below += [f"Trained on: {line}." for line in devices_of(groups)]
     below += [] if any(cell["state"] == MEASURED for cell in cells) else note_on_stored(table)
-    described = [*lines_of(table, options.name), f"title: {title}", *(f"note: {line}" for line in below)]
+    described = [f"title: {title}", *(f"note: {line}" for line in below)]
     report = Report(folder, stem_of(options), [*head, *described], has_folder=False)
     report.write(cells)
     written = [report.csv]
@@ -115,35 +107,3 @@ def stem_of(options: argparse.Namespace) -> str:
     """
     words = [options.budget] if options.split == "test" else [options.budget, options.split]
     return ".".join([*words, f"{options.images}-images"] if options.images is not None else words)
-
-
-def lines_of(table: TableFile, name: str) -> list[str]:
-    """Return the comment lines that describe a table: one line, or none for a table of the project."""
-    if name == table.name:
-        return []
-    content = {
-        **{"title": table.title, "evaluation": table.evaluation, "figure": table.figure},
-        "rows": {row: {"label": spec.label, "x": spec.x} for row, spec in table.rows.items()},
-        "data": {data: {"label": spec.label, "x": spec.x} for data, spec in table.data.items()},
-        "columns": {
-            name: {key: spec[key] for key in ("measure", "x") if key in spec} for name, spec in table.columns.items()
-        },
-    }
-    return [f"{PREFIX}{json.dumps(content)}"]
-
-
-def described_table(name: str, header: Sequence[str]) -> TableFile:
-    """Return the table of a CSV file, from its YAML file where it is found, else from the first lines.
-
-    Args:
-        name: name of the table on the command line that wrote the CSV file.
-        header: comment lines of the CSV file.
-
-    Raises:
-        FileNotFoundError: neither exists, as for CSV files of former versions.
-        ValueError: an unknown table.
-    """
-    kept = next((line.removeprefix(f"# {PREFIX}") for line in header if line.startswith(f"# {PREFIX}")), None)
-    if kept is None or Path(name).expanduser().exists():
-        return find_table(name)
-    return build(TableFile, json.loads(kept), name, path=Path(name), name=Path(name).stem)

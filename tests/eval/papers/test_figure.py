@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,7 @@ from matplotlib.figure import Figure
 from eval.cli import main
 from eval.papers.cells import MEASURED
 from eval.papers.figure import draw_table, interval_note, place_ticks
-from eval.papers.read import find_table, read_table
 from eval.papers.table import DataSpec, RowSpec, TableFile
-from eval.papers.write import lines_of
 from eval.report import write_csv
 
 ROWS = {"under": RowSpec(), "over": RowSpec()}
@@ -79,41 +76,21 @@ OWN = {
 }
 
 
-def written(folder: Path, **changes) -> Path:
-    """Return the CSV file of a table whose YAML file is named relative to a folder, as `eval table` writes it."""
-    folder.mkdir()
-    (folder / "my tables.yaml").write_text(yaml.safe_dump({**OWN, **changes}))
-    table = read_table(folder / "my tables.yaml")
-    name = "my tables.yaml"
-    path = folder / "cpu.csv"
-    write_csv(path, own_records(), [f"command: python -m eval table '{name}' --budget cpu", *lines_of(table, name)])
-    return path
-
-
 @pytest.mark.parametrize(
     "figure", [{}, {"kind": "lines", "columns": ["72 px", "108 px"], "xlabel": "size"}], ids=["dots", "lines"]
 )
-def test_a_table_of_ones_own_is_drawn_again_from_another_folder(tmp_path, figure, monkeypatch, capsys):
-    """As from its own folder, by the first lines of the CSV file, which name no folder of the machine."""
-    path = written(tmp_path / "own", figure=figure)
-    assert str(tmp_path) not in path.read_text()
-    for folder, out in (("own", "here"), (".", "elsewhere")):
-        monkeypatch.chdir(tmp_path / folder)
-        main(["plot", str(path), "--out", str(tmp_path / out)])
-    here, elsewhere = ((tmp_path / out / "cpu.png").read_bytes() for out in ("here", "elsewhere"))
-    assert here == elsewhere
-    former = "".join(line for line in path.read_text().splitlines(True) if not line.startswith("# table: "))
-    path.write_text(former)
+def test_a_table_of_ones_own_is_drawn_again(tmp_path, figure, monkeypatch, capsys):
+    """By its YAML file, which the first lines name."""
+    monkeypatch.chdir(tmp_path)
+    file = Path("my tables.yaml")
+    file.write_text(yaml.safe_dump({**OWN, "figure": figure}))
+    write_csv(Path("cpu.csv"), own_records(), [f"command: python -m eval table '{file}' --budget cpu"])
+    main(["plot", "cpu.csv"])
+    assert Path("cpu.png").stat().st_size > 5000
+    file.unlink()
     with pytest.raises(SystemExit):
-        main(["plot", str(path)])
+        main(["plot", "cpu.csv"])
     assert "my tables.yaml" in capsys.readouterr().err
-
-
-def test_a_table_of_the_project_needs_no_further_head():
-    assert lines_of(find_table("locality"), "locality") == []
-    assert (
-        json.loads(lines_of(find_table("locality"), "a/b.yaml")[0].removeprefix("table: "))["evaluation"] == "locality"
-    )
 
 
 def test_each_published_figure_is_drawn_once():
