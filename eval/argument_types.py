@@ -7,7 +7,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from performer_string.utils.renames import current_name
-from train.data.sizes import Size
 from train.utils.yaml_file import read_value
 
 if TYPE_CHECKING:
@@ -20,19 +19,6 @@ def square_number(text: str) -> int:
         nearest = f", like {max(1, round(int(text) ** 0.5)) ** 2}" if text.isdigit() else ""
         raise argparse.ArgumentTypeError(f"a number of tokens is that of a square grid{nearest}, not {text!r}")
     return int(text)
-
-
-def size_of_images(text: str) -> Size:
-    """Parse a size of images in pixels, `168` or `96x128`; sizes of videos are refused."""
-    try:
-        size = Size.of(text)
-    except ValueError:
-        size = Size()
-    if len(size) != 2:
-        raise argparse.ArgumentTypeError(
-            f"a size is a number of pixels, like 168, or height x width, like 96x128, not {text!r}"
-        )
-    return size
 
 
 def feature_map_name(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from eval.argument_types import WithoutRepetitions, task_option
-from eval.models import check_counted, check_head, check_same_answers, check_same_classes, check_views
+from eval.models import check_counted, check_head, check_same_answers, check_views
 from eval.names import names_of
 from eval.report import Row
 from eval.seeds import check_seeds, differing_keys
@@ -133,7 +133,6 @@ def load_models(options: argparse.Namespace, head: str | None = "class", values:
         check_views(trained.data.outputs, options.views)
         say_unfinished(trained)
     check_same_answers(models)
-    check_same_classes(models)
     for trained in models:
         take_root(trained.data, options.root, trained.name)
         change_task(trained.data, dict(options.task))

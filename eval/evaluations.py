@@ -145,7 +145,7 @@ EVALUATIONS: dict[str, Entry] = {
     "table": Entry(
         "eval.papers.command", "a table of a paper, run again: trains, measures, prints beside what was published"
     ),
-    "report": Entry("eval.papers.report", "all tables in one HTML page, with what was not run and why"),
+    "report": Entry("eval.papers.report", "all tables in one HTML page, with what was not run"),
     "predict": Entry("eval.accuracy.predict", "classes and probabilities of image files, by a trained model"),
     "features": Entry(
         "eval.accuracy.features_command", "features of image files as .npz or .safetensors, by a trained model"
@@ -173,7 +173,9 @@ EVALUATIONS: dict[str, Entry] = {
         "eval.accuracy.compare", "one table of models: accuracy, paired differences, cost and training, with curves"
     ),
     "cost": Entry(
-        "eval.accuracy.cost", "parameters, operations, time, memory and accuracy of models at each resolution"
+        "eval.accuracy.cost",
+        "parameters, operations, time, memory and accuracy of models at each resolution",
+        "eval.accuracy.reports:COST",
     ),
     "dense": Entry(
         "eval.accuracy.dense",
@@ -187,25 +189,37 @@ EVALUATIONS: dict[str, Entry] = {
         "eval.attention.pictures", "attention over an image, per layer, for models and resolutions side by side"
     ),
     "estimator": Entry(
-        "eval.attention.estimator", "norms, entropy, sharpness and error of each head's attention, per resolution"
+        "eval.attention.estimator",
+        "norms, entropy, sharpness and error of each head's attention, per resolution",
+        "eval.attention.reports:ESTIMATOR",
     ),
     "intervene": Entry(
-        "eval.attention.intervene", "accuracy per resolution under interventions on trained models, without training"
+        "eval.attention.intervene",
+        "accuracy per resolution under interventions on trained models, without training",
+        "eval.attention.reports:INTERVENE",
     ),
     "locality": Entry(
         "eval.attention.locality", "accuracy per resolution, time and memory per number of tokens, radius of each head"
     ),
     "variance": Entry(
-        "eval.attention.variance", "error of one draw of random features, and the weight of a matching key among others"
+        "eval.attention.variance",
+        "error of one draw of random features, and the weight of a matching key among others",
+        "eval.attention.reports:VARIANCE",
     ),
     "invariance": Entry(
-        "eval.encodings.invariance", "translation invariance of scores, random-feature estimates and whole models"
+        "eval.encodings.invariance",
+        "translation invariance of scores, random-feature estimates and whole models",
+        "eval.encodings.reports:INVARIANCE",
     ),
     "redundancy": Entry(
-        "eval.encodings.redundancy", "which encodings are the same function class, by fitting each to each"
+        "eval.encodings.redundancy",
+        "which encodings are the same function class, by fitting each to each",
+        "eval.encodings.reports:REDUNDANCY",
     ),
     "latency": Entry(
-        "eval.encodings.latency", "parameters and time of each encoding, in training and inference, relative to RoPE"
+        "eval.encodings.latency",
+        "parameters and time of each encoding, in training and inference, relative to RoPE",
+        "eval.encodings.reports:LATENCY",
     ),
     "length": Entry(
         "eval.speed.length",

@@ -95,17 +95,6 @@ def check_same_answers(models: Sequence[Trained]) -> None:
         )
 
 
-def check_same_classes(models: Sequence[Trained]) -> None:
-    """Raise a ValueError where models have different numbers of classes, before any image is opened."""
-    counts = {trained.name: trained.classifier.vit.config.num_classes for trained in models}
-    if len(set(counts.values())) > 1:
-        raise ValueError(
-            f"models of different classes cannot be tested on the same images: "
-            f"{', '.join(f'{name} has {count}' for name, count in counts.items())}. Evaluate them one after the other, "
-            f"with an --out for each."
-        )
-
-
 def preprocessing_of(vit: ViT, path: str | PathLike[str]) -> Preprocessing:
     """Return the preprocessing of a model's images.
 

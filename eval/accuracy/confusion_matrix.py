@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,19 +63,15 @@ def is_matrix(path: Path) -> bool:
 
 
 def read_matrix(path: Path) -> Matrix:
-    """Read a matrix from its CSV file; its model and size come from the comment lines, else from the file's name.
+    """Read a matrix from its CSV file.
 
     Raises:
-        ValueError: neither names them.
+        ValueError: the comment lines do not name its model, size and split.
     """
     header, rows = read_csv(path)
-    named = re.fullmatch(r"matrix-(?P<model>.+)-(?P<resolution>\d+(x\d+)*)", path.stem)
-    fields = named.groupdict() if named else {}
-    fields |= dict(line.removeprefix("# ").split(": ", 1) for line in header if ": " in line)
-    if not {"model", "resolution"} <= fields.keys():
-        raise ValueError(f"neither the first lines of {path} nor its name say of which model and size it is.")
-    split = re.search(r"--split (\w+)", "\n".join(header))  # an old file does not name its split
-    fields = {"split": split[1] if split else "test", **fields}
+    fields = dict(line.removeprefix("# ").split(": ", 1) for line in header if ": " in line)
+    if not {"model", "resolution", "split"} <= fields.keys():
+        raise ValueError(f"the first lines of {path} do not say of which model, size and split it is.")
     counts = np.array([[int(cell) for cell in list(row.values())[1:]] for row in rows])
     classes = [row[CORNER] for row in rows]
     views = Views.of(fields.get("views", str(ONE)))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from eval import checkpoints
-from eval.accuracy.cost_report import SHOWN
+from eval.accuracy.reports import COST
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import (
@@ -90,6 +90,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             }
 
 
-EVALUATION = Evaluation(
-    __doc__, add_arguments, evaluate, SHOWN, line=line_of(("model", "resolution"), "ms", "peak MiB")
-)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, COST, line=line_of(("model", "resolution"), "ms", "peak MiB"))

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from eval.accuracy.video_files import VideoFiles, size_of_clips, stride_of
-from eval.argument_types import size_of_images
 from eval.models import preprocessing_of
 from performer_string import ViT
 from performer_string.images.deep import ARRAY, read_image
@@ -159,7 +158,7 @@ def add_arguments(parser: argparse.ArgumentParser, videos: bool = False) -> None
     sizes = parser.add_mutually_exclusive_group()
     of_videos = ", or 16x96x128 (frames of a video first)" if videos else ""
     size = f"in pixels: 168, or 96x128 (height x width){of_videos}; default: training size"
-    sizes.add_argument("--size", type=image_size if videos else size_of_images, help=size)
+    sizes.add_argument("--size", type=image_size, help=size)
     sizes.add_argument("--native", action="store_true", help="each image at its own size, cut to whole patches")
     batch = "images of the training size in a batch; fewer if larger (default: %(default)s)"
     parser.add_argument("--batch_size", "--batch-size", type=at_least(1), default=32, help=batch)

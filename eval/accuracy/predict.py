@@ -37,7 +37,6 @@ from train.data.sizes import Size
 from train.utils.ranges import at_least
 
 GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-MUCH = 4  # factor of shrinking from which a note says so
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,22 +70,11 @@ def shrunk_note(vit: ViT, paths: Sequence[str]) -> str:
     return f"{were} shrunk to {Size.of(size)} px. {why}: --native keeps their size." if count else ""
 
 
-def grey_note(vit: ViT, paths: Sequence[str], size: Sequence[int] | None) -> str:
-    """Return a note on coloured images that were converted for a model of grey ones; empty where there are none.
-
-    Args:
-        vit: the model.
-        paths: paths of the images that were read.
-        size: height and width to which they were resized; None for their own sizes.
-    """
-    coloured = [path for path in paths if vit.config.in_channels == 1 and is_coloured(path)]
-    if not coloured:
-        return ""
-    were = "1 image was" if len(coloured) == 1 else f"{len(coloured)} images were"
-    much = ""
-    if size is not None and any(is_larger(path, [MUCH * side for side in size]) for path in coloured):
-        much = f", and shrunk to {Size.of(size)} px, a quarter of their sides or less"
-    return f"{were} made grey, as those of the training{much}: the answers may mean little."
+def grey_note(vit: ViT, paths: Sequence[str]) -> str:
+    """Return a note on coloured images that were converted for a model of grey ones; empty where there are none."""
+    coloured = sum(is_coloured(path) for path in paths) if vit.config.in_channels == 1 else 0
+    were = "1 image was" if coloured == 1 else f"{coloured} images were"
+    return f"{were} made grey, as those of the training: the answers may mean little." if coloured else ""
 
 
 def outputs_with_probabilities(vit: ViT, path: object) -> Preprocessing:
@@ -123,9 +111,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     if len(vit.patch) == 3:  # the notes are of images
         return
     read = [path for path in read if Path(path).suffix.lower() != ARRAY]
-    size = patch_and_image(vit.config.patch_size, vit.config.image_size)[1]
     shrunk = "" if options.native or options.size else shrunk_note(vit, read)
-    for note in (shrunk, grey_note(vit, read, None if options.native else options.size or size)):
+    for note in (shrunk, grey_note(vit, read)):
         sys.stderr.write(f"{note}\n" if note else "")
 
 

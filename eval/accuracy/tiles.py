@@ -46,16 +46,8 @@ def predict_tiles(model: Callable[[Tensor], Tensor], image: Tensor, tile: int, o
 
     Returns:
         Probabilities, [1, K, H, W].
-
-    Raises:
-        ValueError: an overlap out of range, or tiles larger than the image.
     """
     height, width = image.shape[-2:]
-    if not 0 <= overlap < 1 or not 1 <= tile <= min(height, width):
-        raise ValueError(
-            f"tiles of {tile} pixels must fit into an image of {height} x {width}, with an overlap in [0, 1), not "
-            f"{overlap}."
-        )
     step = max(1, math.floor(tile * (1 - overlap)))
     corners = [(top, left) for top in starts(height, tile, step) for left in starts(width, tile, step)]
     weights, total = weights_in(tile).to(image), None

@@ -16,14 +16,14 @@ import argparse
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from eval import checkpoints
 from eval.attention.dense_attention import expected_backend
-from eval.attention.estimator_report import SHOWN
+from eval.attention.reports import ESTIMATOR
 from eval.evaluations import Evaluation
 from eval.report import Row
 from performer_string.layers.inspection import AttentionInputs, inspect_attention
@@ -87,25 +87,11 @@ def attention_statistics(
     }
 
 
-class ModelStatistics(NamedTuple):
-    """The attention of a model on images of one size.
-
-    Attributes:
-        layers: statistics of each layer, [H] each.
-        share_of_blanks: share of the patches that have one value everywhere.
-        uniform_distance: mean distance under equal weights, in patches.
-        images: number of images.
-    """
-
-    layers: list[dict[str, Tensor]]
-    share_of_blanks: float
-    uniform_distance: float
-    images: int
-
-
 @torch.inference_mode()
-def study(trained: Trained, size: Size, options: argparse.Namespace, device: torch.device) -> ModelStatistics:
-    """Measure the attention of a model on images of one size."""
+def study(
+    trained: Trained, size: Size, options: argparse.Namespace, device: torch.device
+) -> tuple[list[dict[str, Tensor]], dict[str, Any]]:
+    """Return the statistics of each layer on images of one size, [H] each, and the columns that all layers share."""
     vit = trained.classifier.vit.to(device)
     positions = vit.grid_positions(vit.grid(*size), device)
     generator = torch.Generator().manual_seed(options.seed)
@@ -121,15 +107,21 @@ def study(trained: Trained, size: Size, options: argparse.Namespace, device: tor
         {name: torch.cat([batch[layer][name] for batch in by_batch]).nanmean(0) for name in by_batch[0][layer]}
         for layer in range(len(vit.blocks))
     ]
-    uniform_distance = float(torch.cdist(positions[queries], positions).mean())
-    return ModelStatistics(layers, blanks / total, uniform_distance, total)
+    distance = float(torch.cdist(positions[queries], positions).mean())
+    return layers, {
+        "distance of uniform": round(distance, 4),
+        "share of blanks": round(blanks / total, 4),
+        "images": total,
+        "split": options.split,
+        "trained at": Size.of(trained.data.size),
+    }
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each model, resolution, layer and head."""
     for trained, size in checkpoints.at_each_size(checkpoints.load_models(options, values=True), options):
-        measured = study(trained, size, options, device)
-        for layer, values in enumerate(measured.layers):
+        layers, shared = study(trained, size, options, device)
+        for layer, values in enumerate(layers):
             for head in range(len(values["entropy"])):
                 yield {
                     "model": trained.name,
@@ -138,12 +130,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                     "layer": layer,
                     "head": head,
                     **{name: round(float(value[head]), 6) for name, value in values.items()},
-                    "distance of uniform": round(measured.uniform_distance, 4),
-                    "share of blanks": round(measured.share_of_blanks, 4),
-                    "images": measured.images,
-                    "split": options.split,
-                    "trained at": Size.of(trained.data.size),
+                    **shared,
                 }
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, ESTIMATOR)

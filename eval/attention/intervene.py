@@ -16,8 +16,8 @@ from collections.abc import Iterator
 import torch
 
 from eval import checkpoints
-from eval.attention.intervene_report import SHOWN, UNTOUCHED
-from eval.attention.interventions import GROUPS, interventions, lacks_log_kernel, without_effect
+from eval.attention.interventions import GROUPS, interventions
+from eval.attention.reports import INTERVENE, UNTOUCHED
 from eval.evaluations import Evaluation
 from eval.model_changes import Intervention, changed
 from eval.report import Row
@@ -37,15 +37,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     """Yield a row for each model, intervention and resolution."""
     for trained in checkpoints.load_models(options):
         vit = trained.classifier.vit
-        left_out = without_effect(vit, options.groups)
-        if "expected" in left_out and lacks_log_kernel(vit):
-            left_out.remove("expected")
-            sys.stderr.write(
-                f"{trained.name}: expected is left out: the feature map {vit.config.feature_map!r} has no log_kernel, "
-                f"the kernel that it estimates. Define log_kernel(q, k) in its class.\n"
-            )
-        if left_out:
-            sys.stderr.write(f"{trained.name}: left out, as there is nothing to change: {', '.join(left_out)}\n")
+        if left_out := [group for group in options.groups if not interventions(vit, [group])]:
+            sys.stderr.write(f"{trained.name}: left out, as they do not apply to it: {', '.join(left_out)}\n")
         by_title: dict[str, Intervention] = {UNTOUCHED: lambda vit, changes: None}
         by_title |= interventions(vit, options.groups)
         todo = [(title, size) for title in by_title for size in options.resolutions]
@@ -63,5 +56,5 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
 
 
 EVALUATION = Evaluation(
-    __doc__, add_arguments, evaluate, SHOWN, line=line_of(("model", "intervention", "resolution"), "accuracy")
+    __doc__, add_arguments, evaluate, INTERVENE, line=line_of(("model", "intervention", "resolution"), "accuracy")
 )

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from eval.attention.dense_attention import expected_backend, has_log_kernel
+from eval.attention.dense_attention import expected_backend
 from eval.attention.token_interventions import (
     fewer_tokens,
     moved_positions,
@@ -26,7 +26,7 @@ from eval.model_changes import Intervention, ModelChanges, each_and_all_layers, 
 from performer_string import ViT
 from performer_string.feature_maps import RandomFeatures
 from performer_string.feature_maps.arc_cosine import ArcCosineFeatures
-from performer_string.layers.backends import AttentionBackend, LinearBackend, SoftmaxBackend, build_attention
+from performer_string.layers.backends import AttentionBackend, SoftmaxBackend, build_attention
 from performer_string.utils.seeds import derive_seed
 
 
@@ -56,12 +56,6 @@ def expected_kernel(vit: ViT) -> dict[str, Intervention]:
     if None in backends:
         return {}
     return other_backends(vit, "expected kernel", lambda layer: cast(AttentionBackend, backends[layer]))
-
-
-def lacks_log_kernel(vit: ViT) -> bool:
-    """Return whether `expected_kernel` would apply if the feature map, one of the user's, had a `log_kernel`."""
-    linear = [backend.phi for backend in vit.backends() if type(backend) is LinearBackend]
-    return any(phi in drawn_maps(vit) and not has_log_kernel(type(phi)) for phi in linear)
 
 
 def more_features(vit: ViT, times: int = 8) -> dict[str, Intervention]:
@@ -149,8 +143,3 @@ def interventions(vit: ViT, groups: Sequence[str] = tuple(GROUPS)) -> dict[str, 
     if any(backend.rotates_features for backend in vit.backends()):
         groups = [group for group in groups if group not in OTHER_BACKENDS]
     return {title: change for group in groups for title, change in GROUPS[group](vit).items()}
-
-
-def without_effect(vit: ViT, groups: Sequence[str]) -> list[str]:
-    """Return the groups without an intervention that applies to a model."""
-    return [group for group in groups if not interventions(vit, [group])]

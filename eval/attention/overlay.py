@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +47,6 @@ def grouped(rows: Sequence[Row]) -> dict[tuple[Any, Any, Any], dict[Any, list[Ro
     return groups
 
 
-def together(groups: Iterable[tuple[Any, Any, Any]]) -> int:
-    """Return the number of columns of each model, one for each resolution; 1 where models differ in that number."""
-    counts = set(Counter((kind, model) for kind, model, _ in groups).values())
-    return counts.pop() if len(counts) == 1 else 1
-
-
 def as_map(rows: Sequence[Row]) -> Picture:
     """Return the weights of one layer, [height, width]."""
     result = np.zeros((1 + max(row["row"] for row in rows), 1 + max(row["column"] for row in rows)))
@@ -74,16 +67,6 @@ def nearly_equal(rows: Sequence[Row]) -> list[str]:
     return said
 
 
-def columns_across(groups: Sequence[tuple[Any, Any, Any]], most: int) -> int:
-    """Return how many of the columns are beside each other, in rows of about equal length.
-
-    The resolutions of a model stay beside each other where they fit.
-    """
-    unit = together(groups) if together(groups) <= most else 1
-    units = math.ceil(len(groups) / unit)
-    return unit * math.ceil(units / math.ceil(units / (most // unit)))
-
-
 def overlay_figure(rows: Sequence[Row]) -> Figure:
     """Draw the image, and below it the attention map of each layer over the image."""
     groups, layers = grouped(rows), sorted(unique(rows, "layer"))
@@ -98,7 +81,7 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
     aspect = max(m.shape[1] / m.shape[0] for of in maps.values() for m in of.values())
     room = width_or(0.0) - BESIDE  # of a width that the user chose
     most = max(1, min(ACROSS, int(room / NARROWEST))) if room > 0 else ACROSS
-    across = columns_across(list(groups), most)
+    across = math.ceil(len(groups) / math.ceil(len(groups) / most))  # rows of about equal length
     column = room / across if room > 0 else max(NARROWEST, CELL * aspect)
     titles = [title_of(first, kind, int(column / LETTER)) for (kind, *_), first in zip(groups, firsts, strict=True)]
     blocks, above = math.ceil(len(groups) / across), LINE * (1 + max(title.count("\n") for title in titles))

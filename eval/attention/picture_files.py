@@ -50,25 +50,15 @@ def write_pictures(pictures: Mapping[str, Picture], csv: Path) -> list[Path]:
 
 
 def place_pictures(rows: Sequence[Row], csv: Path) -> list[Row]:
-    """Return the rows with the paths of their pictures beside a CSV file, and report missing files.
-
-    Rows of older results have no pictures.
-    """
+    """Return the rows with the paths of their pictures beside a CSV file, and report missing files."""
     paths = {name: csv.parent / FOLDER / name for row in rows if (name := row.get("picture"))}
     for path in paths.values():
         if not path.is_file():
-            sys.stderr.write(f"{path} is missing: without it the figure may lack its image.\n")
+            sys.stderr.write(f"{path} is missing: without it the figure lacks its image.\n")
     return [{**row, "picture": str(paths.get(row.get("picture"), ""))} for row in rows]
 
 
 def picture_of(row: Row) -> Picture | None:
-    """Return the grey picture beneath the map of a row, [H, W] in [0, 1], from its file or that of the image.
-
-    It is None where both are missing.
-    """
-    path, image = Path(row.get("picture", "")), str(row["image"])
-    if path.is_file():
-        return np.asarray(Image.open(path).convert("L")) / 255
-    if not Path(image).is_file():
-        return None
-    return grey_picture(picture_of_file(image, row["resolution"])) / 255
+    """Return the grey picture beneath the map of a row, [H, W] in [0, 1]; None where its file is missing."""
+    path = Path(row.get("picture", ""))
+    return np.asarray(Image.open(path).convert("L")) / 255 if path.is_file() else None

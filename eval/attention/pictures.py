@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eval.argument_types import WithoutRepetitions, size_of_images
+from eval.argument_types import WithoutRepetitions
 from eval.attention.maps import attention_map, has_class_token, layers_of, token_of_patch
 from eval.attention.overlay import AT_QUERY
 from eval.attention.picture_files import Picture, grey_picture, name_of, picture_of_file, write_pictures
@@ -37,7 +37,7 @@ from performer_string import ViT
 from performer_string.images import deep
 from performer_string.images.reading import why_unreadable
 from performer_string.models.files.paths import find_checkpoint
-from train.data.sizes import Size
+from train.data.sizes import Size, image_size
 from train.utils.progress import progress
 from train.utils.ranges import at_least
 
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--example", type=at_least(0), metavar="N", help=example)
     parser.add_argument("--root", help="folder of the images of --example, if not where they were in training")
     sizes = "sizes of the image in pixels: 168, or 96x128 (height x width); default: training sizes"
-    parser.add_argument("--resolutions", nargs="+", type=size_of_images, action=WithoutRepetitions, help=sizes)
+    parser.add_argument("--resolutions", nargs="+", type=image_size, action=WithoutRepetitions, help=sizes)
     kinds = "what to draw (default: class where all models have a class token, else query)"
     parser.add_argument("--kind", nargs="+", choices=KINDS, action=WithoutRepetitions, help=kinds)
     query = "point of the query's patch, as shares of the height and width (default: 0.5,0.5)"

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from eval.argument_types import WithoutRepetitions
 from eval.attention.dense_attention import has_log_kernel
-from eval.attention.variance_report import SHOWN
+from eval.attention.reports import VARIANCE
 from eval.evaluations import Evaluation
 from eval.report import Row
 from performer_string import FEATURE_MAPS, build_feature_map
@@ -167,4 +167,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         yield from case.rows(phi)
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN, on_cpu=True)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, VARIANCE, on_cpu=True)

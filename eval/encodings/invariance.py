@@ -16,8 +16,8 @@ import torch
 
 from eval.checkpoints import add_models
 from eval.encodings import translations
-from eval.encodings.invariance_report import SHOWN
 from eval.encodings.one_axis import measure_one_axis
+from eval.encodings.reports import INVARIANCE
 from eval.evaluations import Evaluation
 from eval.names import names_of
 from eval.report import Row
@@ -48,4 +48,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     yield from translations.measure_models(list(translations.untrained_models()))
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN, on_cpu=True)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, INVARIANCE, on_cpu=True)

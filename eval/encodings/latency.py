@@ -20,7 +20,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from eval.encodings.latency_report import SHOWN
+from eval.encodings.reports import LATENCY
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import CachedCall, Call, add_rounds, median_ratio, million_parameters, time_in_turn
@@ -161,4 +161,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         }
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, LATENCY)

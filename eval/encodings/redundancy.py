@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eval.encodings.redundancy_report import SAME, SHOWN
+from eval.encodings.reports import REDUNDANCY, SAME
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import relative_error
@@ -163,4 +163,4 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     yield after_the_rotation(options.head_dim)
 
 
-EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN, on_cpu=True)
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, REDUNDANCY, on_cpu=True)

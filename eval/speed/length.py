@@ -84,46 +84,32 @@ def with_backward(out: Callable[[], Tensor], backward: bool) -> Callable[[], Non
     return call
 
 
-class Level:
-    """The calls of all methods at one level, built on demand.
+def calls_of(
+    level: str, attentions: AttentionMethods, methods: Sequence[str], tokens: int
+) -> tuple[dict[str, Callable[[], None]], dict[str, float]]:
+    """Return a call for each method at a level, and the relative error of its outputs to exact softmax.
 
-    Args:
-        level: name in `LEVELS`.
-        attentions: methods at the level of attention, with the options of the command line.
+    Layers and models are compared with those of the same weights, where softmax is among the methods. Methods with a
+    decay or narrow queries have no error, since they do not approximate softmax.
     """
-
-    def __init__(self, level: str, attentions: AttentionMethods):
-        self.level, self.attentions = level, attentions
-        self.options, self.device = attentions.options, attentions.device
-
-    def calls(self, methods: Sequence[str], tokens: int) -> tuple[dict[str, Callable[[], None]], dict[str, float]]:
-        """Return a call for each method, and the relative error of its outputs to exact softmax.
-
-        Layers and models are compared with those of the same weights, where softmax is among the methods. Methods with
-        a decay or narrow queries have no error, since they do not approximate softmax.
-        """
-        make = LEVELS[self.level]
-        outputs: dict[str, Callable[[], Tensor]]
-        errors = dict.fromkeys(methods, math.nan)
-        compared = [name for name in methods if name not in ("linear+lf", NARROW)]
-        if make is None:
-            inputs = self.attentions.inputs(tokens)
-            every = self.attentions.outputs(tokens, *inputs)
-            outputs = {name: every[name] for name in methods}
+    make, options, device = LEVELS[level], attentions.options, attentions.device
+    outputs: dict[str, Callable[[], Tensor]]
+    errors = dict.fromkeys(methods, math.nan)
+    compared = [name for name in methods if name not in ("linear+lf", NARROW)]
+    if make is None:
+        inputs = attentions.inputs(tokens)
+        every = attentions.outputs(tokens, *inputs)
+        outputs = {name: every[name] for name in methods}
+        with torch.inference_mode():
+            errors |= {name: attentions.error(outputs[name](), *inputs) for name in compared}
+    else:
+        outputs = {name: make(name, options, near_square_grid(tokens), device) for name in methods}
+        if REFERENCE in methods:
             with torch.inference_mode():
-                errors |= {name: self.attentions.error(outputs[name](), *inputs) for name in compared}
-        else:
-            outputs = {name: make(name, self.options, near_square_grid(tokens), self.device) for name in methods}
-            if REFERENCE in methods:
-                with torch.inference_mode():
-                    exact = outputs[REFERENCE]()
-                    errors |= {name: relative_error(outputs[name](), exact) for name in compared}
-        calls: dict[str, Callable[[], None]] = {
-            name: with_backward(out, self.options.backward) for name, out in outputs.items()
-        }
-        if self.options.graphs:
-            calls = {name: CapturedCall(call) for name, call in calls.items()}
-        return calls, errors
+                exact = outputs[REFERENCE]()
+                errors |= {name: relative_error(outputs[name](), exact) for name in compared}
+    calls: dict[str, Callable[[], None]] = {name: with_backward(o, options.backward) for name, o in outputs.items()}
+    return {name: CapturedCall(call) for name, call in calls.items()} if options.graphs else calls, errors
 
 
 def affordable_methods(rows: Sequence[Row], methods: Sequence[str], tokens: int, longest: float) -> list[str]:
@@ -155,7 +141,7 @@ def affordable_methods(rows: Sequence[Row], methods: Sequence[str], tokens: int,
     return affordable
 
 
-def crossover(level: Level, rows: Sequence[Row], method: str, device: torch.device) -> int | None:
+def crossover(level: str, attentions: AttentionMethods, rows: Sequence[Row], method: str) -> int | None:
     """Return the number of tokens from which on a method is faster than softmax; None where it is slower at the end.
 
     It is found by bisection between two measured lengths.
@@ -169,8 +155,8 @@ def crossover(level: Level, rows: Sequence[Row], method: str, device: torch.devi
         middle = (low + high) // 32 * 16
         if middle in (low, high):
             break
-        calls, _ = level.calls([method, REFERENCE], middle)
-        times = time_in_turn(calls, level.options.rounds, device)
+        calls, _ = calls_of(level, attentions, [method, REFERENCE], middle)
+        times = time_in_turn(calls, attentions.options.rounds, attentions.device)
         if median_ratio(times[method], times[REFERENCE]) < 1:
             high = middle
         else:
@@ -178,7 +164,7 @@ def crossover(level: Level, rows: Sequence[Row], method: str, device: torch.devi
     return high
 
 
-def add_scaling(level: Level, rows: list[dict[str, Any]], method: str, device: torch.device) -> None:
+def add_scaling(level: str, attentions: AttentionMethods, rows: list[dict[str, Any]], method: str) -> None:
     """Add the columns that need all lengths to the rows of a method: exponents and the crossover with softmax."""
     same = [row for row in rows if row["method"] == method]
     lengths = [row["tokens"] for row in same]
@@ -186,7 +172,7 @@ def add_scaling(level: Level, rows: list[dict[str, Any]], method: str, device: t
         "time exponent": power_law_exponent(lengths, [row["ms"] for row in same]),
         "memory exponent": power_law_exponent(lengths, [row["peak MiB"] for row in same]),
     }
-    where = crossover(level, rows, method, device) if method != REFERENCE else None
+    where = crossover(level, attentions, rows, method) if method != REFERENCE else None
     for row in same:
         row.update(exponents, **{"faster than softmax from": "" if where is None else where})
 
@@ -204,10 +190,10 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     attentions.check(methods)
     product, product_operations = square_product(attentions.dtype, device)
     for name in options.levels:
-        level = Level(name, attentions)
         rows: list[dict[str, Any]] = []
         for tokens in progress(sorted(options.tokens), desc=name):
-            calls, errors = level.calls(affordable_methods(rows, methods, tokens, options.longest), tokens)
+            affordable = affordable_methods(rows, methods, tokens, options.longest)
+            calls, errors = calls_of(name, attentions, affordable, tokens)
             reference = {PRODUCT: product} if name == "attention" else {}
             times = time_in_turn({**calls, **reference}, options.rounds, device)
             peak = product_operations / statistics.median(times[PRODUCT]) if reference else math.nan  # per second
@@ -228,7 +214,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 rows.append(row)
                 yield row
         for method in methods:
-            add_scaling(level, rows, method, device)
+            add_scaling(name, attentions, rows, method)
 
 
 EVALUATION = Evaluation(

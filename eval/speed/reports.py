@@ -19,7 +19,6 @@ from eval.tables import with_units
 
 PLAIN = "plain ViT"  # model that others are compared with
 OWN, PERFORMER = "recipe", "performer-pytorch"  # the models that are timed for each recipe
-FORMER = "circulant-string"  # encoding of all other models in files of `eval steps` without that column
 HOLLOW = {"linestyle": "none", "markerfacecolor": "none"}  # equal values of two models stay visible
 DIGITS = {"to plain": 2, "tokens/s": 0, "to softmax": 3, "peak MiB": 1, "error to softmax": 4, "of peak": 3}
 DIGITS |= {"time exponent": 2, "memory exponent": 2}
@@ -120,7 +119,6 @@ def plot_decay(rows: Sequence[Row]) -> Figure:
 
 def plot_steps(rows: Sequence[Row]) -> Figure:
     """Draw the ratio of each model to the plain ViT as a dot, for each of its encodings."""
-    rows = [{"encoding": "absolute" if row["model"] == PLAIN else FORMER, **row} for row in rows]
     models, encodings = unique(rows, "model"), unique(rows, "encoding")
     figure = new_figure(width=5.0, height=1.0 + 0.2 * len(models))
     axis = figure.subplots()

@@ -172,8 +172,8 @@ def test_misspelt_checkpoint(tmp_path, capsys):
 
 def test_models_of_other_classes(tmp_path, capsys):
     few, many = (save(tmp_path / name, replace(CONFIG, num_classes=n)) for name, n in (("few", 3), ("many", 10)))
-    said = refusal(["--checkpoint", str(few), str(many), "--root", str(tmp_path / "nowhere")], capsys)
-    assert "few has 3, many has 10. Evaluate them one after the other" in said
+    said = refusal(["--checkpoint", str(few), str(many)], capsys)
+    assert "few has 3 classes, and the images under " in said
 
 
 def test_images_that_are_drawn_have_no_place(tmp_path, capsys):

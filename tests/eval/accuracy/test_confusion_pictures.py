@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from eval.accuracy.confusion_files import difference_sheet, error_sheet, matrix_of, write_answers, write_differences
-from eval.accuracy.confusion_matrix import draw_matrix, read_matrix
+from eval.accuracy.confusion_matrix import draw_matrix
 from eval.cli import main
 from eval.plotting.style import paper_style
 from tests.helpers.answers import answers
 from tests.helpers.checkpoints import CONFIG, save
-from train.data.sizes import Size
 
 PICTURES = argparse.Namespace(errors=3, format=["png"], title=None)
 
@@ -127,14 +126,8 @@ def test_pictures_take_the_options_of_figures(tmp_path, capsys):
     assert written == {"matrix-two-60", "errors-two-60"}
 
 
-def test_a_matrix_of_before_is_told_by_the_name_of_its_file(tmp_path, capsys):
-    path = tmp_path / "matrix-a-b-60x84.csv"
-    path.write_text("# command: python -m eval confusion --split val\ntruth \\ answer,null,part\nnull,3,1\npart,0,2\n")
-    matrix = read_matrix(path)
-    assert (matrix.model, matrix.size, matrix.split) == ("a-b", Size.of("60x84"), "val")
-    assert matrix.classes == ["null", "part"]
-    assert matrix.counts.tolist() == [[3, 1], [0, 2]]
-    other = path.rename(tmp_path / "other.csv")
+def test_a_matrix_without_its_first_lines_is_refused(tmp_path, capsys):
+    (path := tmp_path / "matrix-a-60.csv").write_text("truth \\ answer,null,part\nnull,3,1\npart,0,2\n")
     with pytest.raises(SystemExit, match="2"):
-        main(["plot", str(other)])
-    assert "say of which model and size it is" in capsys.readouterr().err
+        main(["plot", str(path)])
+    assert "do not say of which model, size and split it is" in capsys.readouterr().err

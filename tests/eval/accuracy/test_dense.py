@@ -179,11 +179,6 @@ def test_dense_models_are_exported(runs, tmp_path, capsys):
     torch.testing.assert_close(torch.export.load(path).module()(images), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_tiles_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"tiles of 16 pixels must fit into an image of 8 x 20"):
-        predict_tiles(lambda x: x, torch.zeros(1, 1, 8, 20), 16, 0.5)
-
-
 def test_the_number_of_images_is_that_of_the_split_and_test_images_are_enough(tmp_path):
     root = write_masks(tmp_path / "data", {"train": [(72, 96)] * 2, "val": [(64, 80)] * 2, "test": [(60, 90)] * 9})
     data = ImageData("masks", str(root), size=[64, 64], grey=True, mean=[0.5], std=[0.2], workers=0)

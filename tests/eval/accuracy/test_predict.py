@@ -206,15 +206,11 @@ def test_shrunk_images_are_said_to_be(positions, options, said, tmp_path, images
 
 
 @pytest.mark.parametrize(
-    ("mode", "side", "said"),
-    [
-        ("L", 300, ""),
-        ("RGB", 60, "1 image was made grey, as those of the training: the answers may mean little.\n"),
-        ("RGB", 300, "made grey, as those of the training, and shrunk to 60 px, a quarter of their sides or less: "),
-    ],
+    ("mode", "said"),
+    [("L", ""), ("RGB", "1 image was made grey, as those of the training: the answers may mean little.\n")],
 )
-def test_coloured_images_of_a_model_of_grey_ones_are_said_to_be(mode, side, said, tmp_path, capsys):
-    Image.new(mode, (side, side)).save(tmp_path / "one.png")
+def test_coloured_images_of_a_model_of_grey_ones_are_said_to_be(mode, said, tmp_path, capsys):
+    Image.new(mode, (300, 300)).save(tmp_path / "one.png")
     run = save(tmp_path / "run", replace(CONFIG, positions="interpolate"))
     main(["predict", str(run), str(tmp_path / "one.png")])
     error = capsys.readouterr().err

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from eval.argument_types import choose_device
 from eval.attention.estimator import attention_statistics, evaluate, total_variation
-from eval.attention.estimator_report import plot, summary
+from eval.attention.reports import estimator_summary as summary
+from eval.attention.reports import plot_estimator as plot
 from eval.cli import main, parse_arguments
 from performer_string import build_feature_map, grid_positions
 from performer_string.layers.backends import AttentionBackend, LinearBackend, build_attention

@@ -256,19 +256,6 @@ def test_groups_that_have_nothing_to_change_are_named(tmp_path, capsys):
     path = str(save(tmp_path / "one", replace(CONFIG, attention="softmax")))
     arguments = ["--checkpoint", path, "--resolutions", "60", "--images", "2", "--groups"]
     main(["intervene", *arguments, "draws", "shuffled", "features"])
-    assert "one: left out, as there is nothing to change: draws, features\n" in capsys.readouterr().err
+    assert "one: left out, as they do not apply to it: draws, features\n" in capsys.readouterr().err
     main(["intervene", *arguments, "shuffled"])
     assert "left out" not in capsys.readouterr().err
-
-
-def test_a_map_without_its_kernel_is_told_what_to_define(tmp_path, monkeypatch, capsys):
-    path = str(save(tmp_path / "one", replace(CONFIG, **MODELS["arc-cosine"])))
-    arguments = ["--checkpoint", path, "--resolutions", "60", "--images", "2", "--groups", "expected", "shuffled"]
-    main(["intervene", *arguments])
-    assert "left out" not in capsys.readouterr().err
-    monkeypatch.setattr(FEATURE_MAPS["arc-cosine"], "log_kernel", FeatureMap.log_kernel)  # as of one's own without
-    main(["intervene", *arguments])
-    said = capsys.readouterr().err
-    assert "one: expected is left out: the feature map 'arc-cosine' has no log_kernel, the kernel that it" in said
-    assert "Define log_kernel(q, k) in its class." in said
-    assert "nothing to change" not in said

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from eval.attention.maps import attention_map, layers_of
-from eval.attention.overlay import as_map, columns_across, each_normalised, grouped, overlay_figure, together
+from eval.attention.overlay import as_map, each_normalised, grouped, overlay_figure
 from eval.attention.picture_files import place_pictures
 from eval.attention.pictures_report import notes, summary
 from eval.cli import main
@@ -19,6 +19,7 @@ from eval.plotting.style import paper_style
 from eval.redraw import read_results
 from performer_string import ViT
 from tests.helpers.checkpoints import CONFIG, read, save
+from tests.helpers.tiny_images import write_mnist
 from train.data.arrow import ArrowTask
 from train.data.generated import GeneratedDataset
 from train.data.module import ImageData
@@ -127,16 +128,6 @@ def test_many_columns_are_drawn_in_blocks():
     assert [bool(axis.images) for axis in figure.axes[:-1]] == [True] * 9 + [False]  # without the colour bar
     assert [axis.get_title().partition("\n")[0] for axis in figure.axes[:9]] == models
     assert [number for number, axis in enumerate(figure.axes) if axis.get_ylabel() == "layer 0"] == [0, 5]
-
-
-def test_a_model_stays_in_one_block():
-    """The resolutions of a model are beside each other: 20 columns would be 7, 7 and 6."""
-    groups = [("class", name, size) for name in range(10) for size in (8, 16)]
-    assert together(groups) == 2
-    assert together([*groups, ("class", "c", 8)]) == 1
-    assert [columns_across(groups[:count], 8) for count in (4, 18, 20)] == [4, 6, 8]
-    assert columns_across([("class", name, 8) for name in range(20)], 8) == 7
-    assert columns_across([("class", name, size) for name in "ab" for size in range(10)], 8) == 7  # no row holds one
 
 
 @pytest.mark.parametrize(
@@ -289,3 +280,21 @@ def test_a_dense_model_answers_at_the_query(tmp_path, photograph):
     assert rows[0]["answer"] == f"{number} at the query {100 * float(probabilities[number]):.0f} %"
     assert rows[0]["image"] == "test image 1"
     assert (tmp_path / "out" / "attention.png").stat().st_size > 500
+
+
+def test_an_example_is_the_image_that_confusion_numbers(tmp_path):
+    write_mnist(tmp_path, 40)
+    data = ImageData("mnist", str(tmp_path), val_size=4, size=[24, 24], workers=0, batch_size=8)
+    data.setup("test")
+    run = save(tmp_path / "run", replace(CONFIG, image_size=24, num_classes=10), data).parents[1]
+    out = tmp_path / "out"
+    main(["confusion", str(run), "--out", str(out)])
+    (answers,) = out.glob("confusion/predictions-*.csv")
+    order = [int(row["image"]) for row in read(answers)[1]]
+    assert order != sorted(order)  # in one fixed random order
+    chosen = read(answers)[1][order.index(3)]
+    main(["attention", str(run), "--example", "3", "--out", str(out)])
+    row = read(out / "attention.csv")[1][0]
+    assert row["image"] == f"test image 3: {chosen['truth']}"
+    shown, _ = data.held_out("test", [24, 24])[order.index(3)]
+    assert np.array_equal(np.asarray(Image.open(out / "pictures" / row["picture"])), shown[0].numpy())

@@ -10,8 +10,8 @@ import torch
 
 from eval.cli import main
 from eval.encodings import translations
-from eval.encodings.invariance_report import plot
 from eval.encodings.one_axis import measure_one_axis
+from eval.encodings.reports import plot_invariance
 from performer_string import ENCODINGS, FEATURE_MAPS, FeatureMap, ViT
 from performer_string.feature_maps.favor import PositiveFeatures
 from performer_string.feature_maps.polynomial import PolynomialFeatures
@@ -190,7 +190,7 @@ def test_legend_says_what_is_expected():
     """One draw of random features is not zero but for rounding, nor is an encoding whose generators are unknown."""
     row = {"part": "models", "quantity": "logits", "value": 0.1, "holds": ""}
     kinds = ("exact", "one draw", "not known")
-    figure = plot([{**row, "name": kind, "expected": kind} for kind in kinds])
+    figure = plot_invariance([{**row, "name": kind, "expected": kind} for kind in kinds])
     heights = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].lines}
     assert heights == {"zero but for rounding": [0], "not zero in one draw": [1], "not known": [2]}
 

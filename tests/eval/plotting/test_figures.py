@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from docs.figures.overview import draw as draw_overview
 from eval.accuracy.compare_report import comparison_figure
-from eval.encodings.latency_report import edge_of
+from eval.encodings.reports import edge_of
 from eval.plotting.accuracy import accuracy_dots, accuracy_figure, dot_columns
 from eval.plotting.axes import beside
 from eval.plotting.overlaps import widen_hidden_lines

@@ -142,23 +142,26 @@ def test_time_is_predicted_from_two_lengths(capsys):
 def test_crossover_between_two_lengths(monkeypatch):
     """Linear takes 1000 units at any length, softmax as many as there are tokens."""
 
-    class Fake:
-        options = argparse.Namespace(rounds=5)
-
-        def calls(self, methods, tokens):
-            return {name: (name, tokens) for name in methods}, {}
+    def calls_of(level, attentions, methods, tokens):
+        return {name: (name, tokens) for name in methods}, {}
 
     def timed(calls, rounds, device):
         return {name: [1000.0 if name == "linear" else float(tokens)] for name, (_, tokens) in calls.items()}
 
+    def crossover(rows):
+        return length.crossover(
+            "attention", argparse.Namespace(options=argparse.Namespace(rounds=5), device=CPU), rows, "linear"
+        )
+
+    monkeypatch.setattr(length, "calls_of", calls_of)
     monkeypatch.setattr(length, "time_in_turn", timed)
     found = [{"method": "linear", "tokens": n, "to softmax": 1000 / n} for n in (256, 512, 4096)]
-    assert 1000 < length.crossover(Fake(), found, "linear", CPU) <= 1070
-    assert length.crossover(Fake(), found[:2], "linear", CPU) is None
-    assert length.crossover(Fake(), found[2:], "linear", CPU) == 4096
+    assert 1000 < crossover(found) <= 1070
+    assert crossover(found[:2]) is None
+    assert crossover(found[2:]) == 4096
     once = [{"method": "linear", "tokens": 128, "to softmax": 0.9}, *found]  # faster at 128, and slower again above
-    assert 1000 < length.crossover(Fake(), once, "linear", CPU) <= 1070
-    assert length.crossover(Fake(), once[:3], "linear", CPU) is None
+    assert 1000 < crossover(once) <= 1070
+    assert crossover(once[:3]) is None
 
 
 def test_grid_nearest_to_a_square():

@@ -24,23 +24,8 @@ def test_recipes_beside_both_models(tmp_path, monkeypatch, capsys):
     """Of a classifier, of pixels and of videos, where there is no plain ViT for the last two."""
     monkeypatch.setattr(recipes, "time_in_turn", timed)
     names = ["mnist", "segment", "moving-arrow"]
-    main(
-        [
-            "recipes",
-            "--recipes",
-            *names,
-            "--batch-size",
-            "1",
-            "--dtype",
-            "bfloat16",
-            "--rounds",
-            "5",
-            "--device",
-            "cpu",
-            "--out",
-            str(tmp_path),
-        ]
-    )
+    options = ["--batch-size", "1", "--dtype", "bfloat16", "--rounds", "5", "--device", "cpu"]
+    main(["recipes", "--recipes", *names, *options, "--out", str(tmp_path)])
     rows = read(tmp_path / "recipes.csv")[1]
     assert [row["recipe"] for row in rows] == names
     assert [row["tokens"] for row in rows] == ["49", "144", "50"]

@@ -59,15 +59,6 @@ def test_steps_in_mixed_precision():
     assert model.weight.dtype == torch.float32
 
 
-def test_files_without_encodings_are_drawn_again(tmp_path):
-    """Their models had the rotations of `circulant-string`, and the plain ViT a table."""
-    lines = ["# command: python -m eval steps", "model,parameters (M),ms,images/s,to plain"]
-    path = tmp_path / "steps.csv"
-    path.write_text("\n".join([*lines, f"{steps.PLAIN},0.1,1.0,9,1.0", "softmax,0.1,1.2,8,1.2"]) + "\n")
-    main(["plot", str(path), "--out", str(tmp_path)])
-    assert (tmp_path / "steps.png").is_file()
-
-
 def test_unknown_names(capsys):
     with pytest.raises(SystemExit):
         main(["steps", *SMALL, "--models", "polinomial"])

@@ -1,18 +1,20 @@
-"""Table and figure of `eval invariance`, from its rows alone."""
+"""Tables and figures of the evaluations of encodings, from their rows alone."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from eval.evaluations import Shown
 from eval.plotting.accuracy import label_rows
-from eval.plotting.axes import count_axis, note_below, plain_logarithm
-from eval.plotting.style import BLUE, GREY, VERMILLION, line_styles, panels
+from eval.plotting.axes import count_axis, legend_above, note_below, plain_logarithm
+from eval.plotting.style import BLUE, GREY, VERMILLION, line_styles, new_figure, panels
 from eval.report import Row, select, unique
 
 SMALLEST = 1e-17  # value at which a change of exactly zero is drawn
@@ -29,6 +31,9 @@ KINDS = {
     "not known": ("not known", GREY, "s"),
     "exact": ("zero but for rounding", BLUE, "o"),
 }
+RATIOS = {"step to rope": "training step", "inference to rope": "folded inference"}
+SMALLEST_FONT = 4.5  # smallest size of the numbers in points, below which they are left out
+SAME = 1e-6  # error below which a fit counts as exact
 
 
 def draw_counts(rows: Sequence[Row]) -> list[int]:
@@ -37,7 +42,7 @@ def draw_counts(rows: Sequence[Row]) -> list[int]:
     return sorted({int(words[0]) for words in counted if words[-1] == "draws" and words[0].isdigit()})
 
 
-def summary(rows: Sequence[Row]) -> list[Row]:
+def invariance_summary(rows: Sequence[Row]) -> list[Row]:
     """Return a row for each name: its largest change, and the expected one."""
     lines: list[Row] = []
     for part, name in dict.fromkeys((row["part"], row["name"]) for row in rows):
@@ -58,7 +63,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     return lines
 
 
-def plot(rows: Sequence[Row]) -> Figure:
+def plot_invariance(rows: Sequence[Row]) -> Figure:
     """Draw the largest change of a score for each encoding, and the spread of the estimates over draws.
 
     For checkpoints only the change of the logits is drawn.
@@ -118,4 +123,76 @@ def legend_over(axis: Axes, columns: int) -> None:
     axis.legend(ncols=columns, fontsize=6, handletextpad=0.4, columnspacing=1.0, **place)
 
 
-SHOWN = Shown(plot, summary, names=("name",))
+def plot_latency(rows: Sequence[Row]) -> Figure:
+    """Draw both ratios for each encoding as dots, one above the other, with outliers as numbers at the edge."""
+    figure = new_figure(width=5.0, height=1.0 + 0.2 * len(rows))
+    axis = figure.subplots()
+    edge = edge_of([row[column] for row in rows for column in RATIOS])
+    for (column, label), style, up in zip(RATIOS.items(), line_styles(list(RATIOS)).values(), (-1, 1), strict=True):
+        places = [(row[column], height + 0.17 * up) for height, row in enumerate(rows)]
+        shown = [(value, height) for value, height in places if value <= edge]
+        axis.plot(*zip(*shown, strict=True), label=label, **{**style, "linestyle": "none"})
+        for value, height in (place for place in places if place[0] > edge):
+            text = {"ha": "right", "va": "center", "fontsize": 7, "color": style["color"]}
+            axis.text(0.99, height, f"{value:.3g} →", transform=axis.get_yaxis_transform(), **text)
+    axis.axvline(1, color=GREY, linewidth=0.8, zorder=0)
+    axis.margins(x=0.08)
+    label_rows(axis, [row["encoding"] for row in rows])
+    axis.set(xlabel="time relative to RoPE")
+    legend_above(figure)
+    beyond = "; numbers with an arrow are beyond the axis" if axis.texts else ""
+    note_below(figure, f"medians of the rounds{beyond}")
+    return figure
+
+
+def edge_of(values: Sequence[float]) -> float:
+    """Return the end of an axis: twice the median if at most one value in ten is above it, else the maximum."""
+    far = 2 * median(values)
+    return far if sum(value > far for value in values) <= len(values) / 10 else max(values)
+
+
+def redundancy_summary(rows: Sequence[Row]) -> list[Row]:
+    """Return a row for each fitted encoding, with a column for each target."""
+    targets = unique(rows, "target")
+    cells = {(row["fitted"], row["target"]): "0" if row["covers"] else f"{row['error']:.2f}" for row in rows}
+    letters = letters_of(targets)
+    return [
+        {"error left when fitted to": f"{letters.get(name, '')} {name}".strip()}
+        | {letters[target]: cells.get((name, target), "") for target in targets}
+        for name in unique(rows, "fitted")
+    ]
+
+
+def letters_of(targets: Sequence[str]) -> dict[str, str]:
+    """Return the letter of each target."""
+    return {target: chr(ord("a") + i) for i, target in enumerate(targets)}
+
+
+def plot_redundancy(rows: Sequence[Row]) -> Figure:
+    """Draw the table as an image, with columns labelled by the letters of the rows."""
+    targets = unique(rows, "target")
+    fitted = [name for name in unique(rows, "fitted") if name in targets]  # the control has only one target
+    cells = {(row["fitted"], row["target"]): row["error"] for row in rows}
+    values = np.array([[cells[name, target] for target in targets] for name in fitted])
+    figure = new_figure(width=6.75, height=1.6 + 0.28 * len(fitted))
+    axis = figure.subplots()
+    axis.grid(False)
+    size = min(6.0, 72 * (figure.get_figwidth() - 2.2) / len(targets) / 1.8)  # three digits in a cell
+    image = axis.imshow(values, cmap="viridis_r", vmin=0, aspect="auto")
+    for i, j in np.ndindex(*values.shape):
+        text = "0" if values[i, j] < SAME else f"{values[i, j]:.2f}".removeprefix("0")
+        color = "white" if values[i, j] > values.max() / 2 else "black"
+        if size >= SMALLEST_FONT:
+            axis.text(j, i, text, ha="center", va="center", fontsize=size, color=color)
+    letters = letters_of(targets)
+    axis.set_xticks(range(len(targets)), list(letters.values()))
+    axis.set_yticks(range(len(fitted)), [f"{name}  {letters[name]}" for name in fitted])
+    axis.set(xlabel="target", ylabel="fitted, with a free basis")
+    bar = {"location": "right", "pad": 0.02} if size >= SMALLEST_FONT else {"location": "bottom"}
+    figure.colorbar(image, label="relative error left in R(r)", aspect=30, **bar)
+    return figure
+
+
+INVARIANCE = Shown(plot_invariance, invariance_summary, names=("name",))
+LATENCY = Shown(plot_latency, names=("encoding",))
+REDUNDANCY = Shown(plot_redundancy, redundancy_summary, names=("fitted", "target"))
